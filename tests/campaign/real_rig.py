@@ -13,7 +13,7 @@ from typing import Any
 
 from tarn_host.stack import project
 
-from tests.campaign import results
+from tarn_testkit import fault_proxy
 from tests.support.stack import Stack, free_ports, run
 
 with warnings.catch_warnings():
@@ -154,7 +154,7 @@ class Lane:
         self._start_proxy(self.proxy, "8181", "catalog", "8181", "/plan")
 
     def _start_proxy(self, name: str, *words: str) -> None:
-        script = results.ROOT / "tests" / "support" / "fault_proxy.py"
+        script = Path(fault_proxy.__file__)
         self.rig.start(
             name,
             *("--entrypoint", "python", "-v", f"{script}:/opt/fault_proxy.py:ro"),

@@ -23,7 +23,7 @@ from tarn_host.stack import project
 
 from tarn.adapters.spec_store import SpecStore
 from tarn.adapters.store import S3Store
-from tarn.cli import ingestors
+from tarn.controller import declaring
 from tarn.core.credentials import ACCESS_KEY_FILE, SECRET_KEY_FILE
 from tests.support.stack import Answer, Stack, eventually
 
@@ -132,7 +132,7 @@ class Terminal:
 
     def shown(self, name: str) -> dict[str, Any]:
         """What `get NAME --json` prints, without the seconds that a command takes to start."""
-        return ingestors.one(self.specs(), name).to_json()
+        return declaring.one(self.specs(), name).to_json()
 
     def status(self, name: str) -> dict[str, Any]:
         """The status of an ingestor; empty before there is one."""

@@ -9,20 +9,18 @@ from typing import Any
 
 from tarn.adapters.spec_store import SpecStore
 from tarn.adapters.store import MemoryStore
-from tarn.core.errors import AlreadyExistsError, ConflictError, OutcomeUnknownError
+from tarn.core.errors import ConflictError
 from tarn.core.history import Retention
 from tarn.core.naming import WarehouseLayout
-from tarn.core.outcome import Conflict, Unknown
 from tarn.core.spec import IngestorSpec, parse_spec
-from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
-from tarn.core.table_state import CommitRequest, Json, TableState
+from tarn.core.table_catalog import TableCatalog, TableName
+from tarn.core.table_state import TableState
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.service import Service
 from tarn.testing import lake
 from tarn.testing.memory_topic import Topic
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.tables import CreateTableRequest, TableIdentifier
-from tarn_catalog.state.context import IdempotencyKey
+from tarn_catalog.testing.in_process import InProcessCatalog
 
 BUCKET = "tarn"
 TABLE = "bronze.orders"
@@ -58,53 +56,11 @@ def spec(
     return parse_spec(f"{text}  replicas: {replicas}\n  commit: {commit}\n", file="orders.yaml")
 
 
-class LocalCatalog:
-    """The real catalog, without HTTP."""
+class LocalCatalog(InProcessCatalog):
+    """The real catalog, without HTTP, over a store in memory."""
 
     def __init__(self, store: MemoryStore) -> None:
-        self.catalog = Catalog(store, WarehouseLayout(base=f"s3://{BUCKET}"))
-        self.commits = 0
-
-    def load(self, table: TableName) -> TableState:
-        return TableState(self.catalog.tables.load(self._slot(table)).parsed)
-
-    def create_namespace(self, namespace: tuple[str, ...]) -> None:
-        for depth in range(1, len(namespace) + 1):
-            try:
-                self.catalog.namespaces.create(namespace[:depth], {})
-            except AlreadyExistsError:
-                continue
-
-    def create(self, table: TableName, request: Json) -> TableState:
-        wanted = CreateTableRequest(
-            schema=request["schema"],
-            spec=request["partition-spec"],
-            order=request["write-order"],
-            properties=request["properties"],
-        )
-        return TableState(self.catalog.tables.create(self._slot(table), wanted).parsed)
-
-    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
-        self.commits += 1
-        body = json.loads(json.dumps(request.body()))
-        try:
-            done = self.catalog.tables.commit(
-                self._slot(table),
-                body["requirements"],
-                body["updates"],
-                repeat=IdempotencyKey(key=key, what=f"commit {json.dumps(body, sort_keys=True)}"),
-            )
-        except ConflictError as e:
-            return Conflict(reason=e.message)
-        except OutcomeUnknownError as e:
-            return Unknown(reason=e.message)
-        return CommitDone(state=TableState(done.parsed))
-
-    def drop(self, table: TableName) -> None:
-        self.catalog.tables.drop(self._slot(table))
-
-    def _slot(self, table: TableName) -> TableIdentifier:
-        return TableIdentifier.of(table.namespace, table.name)
+        super().__init__(Catalog(store, WarehouseLayout(base=f"s3://{BUCKET}")))
 
 
 class Lake(lake.Lake):

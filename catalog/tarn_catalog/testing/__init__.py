@@ -1,1 +1,1 @@
-"""Test doubles shipped with the catalog: a server in a thread, a store with injected faults."""
+"""For tests: the catalog as a server in a thread and as ingestion uses it, a store with injected faults."""

@@ -20,6 +20,7 @@ from tarn.cli.formats import as_records, visible
 from tarn.cli.ports import Answer, Bounds
 from tarn.cli.settings import Settings
 from tarn.cli.topics import held, positions, topic_name
+from tarn.controller import declaring
 from tarn.core.errors import InvalidError
 from tarn.core.spec import FieldSpec, IngestorSpec, parse_document, parse_spec
 
@@ -93,7 +94,7 @@ def _apply(settings: Settings, found: Draft) -> None:
             f"records; save the spec above as {found.spec.name}.yaml, change its columns, and run "
             f"scripts/tarn apply -f {found.spec.name}.yaml"
         )
-    made, what = ingestors.put(
+    made, what = declaring.put(
         wiring.specs(settings), parse_document(found.text, file="the draft"), "the draft", take_over=False
     )
     print(f"ingestor {made.name} {what}", file=sys.stderr)  # noqa: T201

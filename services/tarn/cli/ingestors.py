@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
@@ -20,13 +19,20 @@ from tarn.cli.formats import visible
 from tarn.cli.letters import read_text
 from tarn.cli.render import add_row, new_table, unwrapped
 from tarn.cli.settings import Settings
-from tarn.core.control.admission import require_own_name, require_room
-from tarn.core.control.declared import HAND, Declared, Stamp, applied, deleted, scaled, status_key
-from tarn.core.control.report import parse_report
-from tarn.core.errors import CorruptStateError, InvalidSpecError, NotFoundError, TarnError
+from tarn.controller.declaring import (
+    IN_PROGRESS,
+    Shown,
+    everything,
+    gone,
+    one,
+    put,
+    request_deletion,
+    unreadable,
+)
+from tarn.core.control.declared import Declared, Stamp, scaled
+from tarn.core.errors import InvalidSpecError, NotFoundError, TarnError
 from tarn.core.exit_codes import FAILED
-from tarn.core.spec import IngestorSpec, parse_document, parse_spec, spec_of
-from tarn.core.trail import LOGS, spec_text
+from tarn.core.spec import IngestorSpec, parse_document
 
 if TYPE_CHECKING:
     from tarn.core.control.registry import SpecRegistry
@@ -36,8 +42,6 @@ app = typer.Typer()
 WAIT_S = 0.5
 STALE_S = 60
 """Age of a status from which on the command says that ingest may not run."""
-IN_PROGRESS = ("Starting", "Updating", "Restarting", "NotSeen")
-"""Reasons of a condition `Ready` that pass by themselves, within seconds."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
 Name = Annotated[str, typer.Argument(help="Name of the ingestor: metadata.name of its spec.")]
@@ -51,53 +55,6 @@ Wait = Annotated[
 WaitForEnd = Annotated[
     int, typer.Option("--wait", min=0, max=3_600, help="Wait so many seconds at most until it has ended.")
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A declared ingestor with its status.
-
-    Attributes:
-        declared: the object.
-        status: its status, as JSON types; None while ingest has not written one of this creation of it.
-    """
-
-    declared: Declared
-    status: Mapping[str, Any] | None
-
-    @property
-    def ready(self) -> Mapping[str, Any]:
-        """The condition `Ready`; one of its own while ingest has not seen this version of the spec."""
-        status, there = self.status, self.declared
-        if status is None or status["observedGeneration"] != there.generation:
-            seen = "nothing of it" if status is None else f"generation {status['observedGeneration']}"
-            return {
-                "type": "Ready",
-                "status": False,
-                "reason": "NotSeen",
-                "message": f"ingest has seen {seen}, and this is generation {there.generation}; "
-                "scripts/tarn status shows whether ingest runs",
-                "sinceMs": there.changed_ms,
-            }
-        found: Mapping[str, Any] = next(one for one in status["conditions"] if one["type"] == "Ready")
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """Spec, metadata and status as JSON types."""
-        there = self.declared
-        return {
-            **there.document,
-            "metadata": {
-                **(there.document.get("metadata") or {"name": there.name}),
-                "uid": there.uid,
-                "generation": there.generation,
-                "owner": there.owner,
-                "createdMs": there.created_ms,
-                "changedMs": there.changed_ms,
-                "deletingMs": there.deleting_ms,
-            },
-            "status": self.status,
-        }
 
 
 @app.command()
@@ -164,18 +121,7 @@ def delete(name: Name, wait: WaitForEnd = 0) -> None:
     """Delete an ingestor: its writers finish their commits and end. Table, offsets and topic stay."""
     settings = Settings.read()
     specs = wiring.specs(settings)
-
-    asked: set[str] = set()
-
-    def make(found: Declared | None, stamp: Stamp) -> Declared:
-        if found is None:
-            raise NotFoundError(f"there is no ingestor {name}; scripts/tarn get lists those that there are")
-        if asked and (found.gone or found.uid not in asked):
-            return found  # the first request arrived, and what is there now was declared since
-        asked.add(found.uid)
-        return deleted(found, stamp=stamp)
-
-    made = specs.change(name, make)
+    made = request_deletion(specs, name)
     print(  # noqa: T201
         f"ingestor {name} is being deleted: its writers finish their commits and end. Its table stays, with "
         "its offsets: the same spec goes on there"
@@ -186,7 +132,7 @@ def delete(name: Name, wait: WaitForEnd = 0) -> None:
             "Remove the file too, if the ingestor is not to come back"
         )
     wake(settings)
-    if wait and not _until(lambda: _gone(specs, name), wait):
+    if wait and not _until(lambda: gone(specs, name), wait):
         print(f"it has not ended within {wait} s; scripts/tarn describe {name} shows why")  # noqa: T201
         raise typer.Exit(FAILED)
 
@@ -212,60 +158,9 @@ def scale(
     follow(settings, specs, name, wait)
 
 
-def put(
-    specs: SpecRegistry, document: Mapping[str, Any], shown: str, take_over: bool, replace: bool = False
-) -> tuple[Declared, str]:
-    """Apply a spec; returns the object, and what happened in one word.
-
-    Raises:
-        InvalidSpecError: the spec is invalid, or excludes another one.
-        AlreadyExistsError: it belongs to a file, or is being deleted.
-        UnavailableError, OutcomeUnknownError: the store does not take it.
-    """
-    spec = spec_of(document, file=shown)
-    require_own_name(spec.name, _built_in(), file=shown)
-    require_room(spec, _others(specs), file=shown)
-    before: list[Declared | None] = []
-
-    def make(found: Declared | None, stamp: Stamp) -> Declared:
-        before.append(found)
-        return applied(found, document, file=shown, owner=HAND, stamp=stamp, take_over=take_over)
-
-    made = specs.change(spec.name, make, replace=replace)
-    there = before[0]
-    if there is None or there.gone:
-        return made, "created"
-    return made, "changed" if made.generation != there.generation else "unchanged"
-
-
 def summary(spec: IngestorSpec) -> str:
     """From where to where."""
     return f"{spec.spec.source.kafka} -> {spec.spec.table}"
-
-
-def one(specs: SpecRegistry, name: str) -> Shown:
-    """A declared ingestor.
-
-    Raises:
-        NotFoundError: there is none of this name.
-        CorruptStateError: its object is unreadable.
-    """
-    there = specs.get(name)
-    if there is None or there.gone:
-        raise NotFoundError(f"there is no ingestor {name}; scripts/tarn get lists those that there are")
-    return _with_status(specs, there)
-
-
-def everything(specs: SpecRegistry) -> list[Shown]:
-    """All declared ingestors by name; those whose object is unreadable are left to `describe`."""
-    entries = specs.list()
-    found = [entry.declared for _, entry in sorted(entries.items()) if entry.declared is not None]
-    return [_with_status(specs, each) for each in found if not each.gone]
-
-
-def unreadable(specs: SpecRegistry) -> list[str]:
-    """Why an object is no ingestor, of each that is none; its writers run on."""
-    return [entry.error.message for entry in specs.list().values() if entry.error is not None]
 
 
 def print_list(found: list[Shown]) -> None:
@@ -327,33 +222,6 @@ def lines_of(found: Shown, *, now: datetime) -> list[str]:
     return lines
 
 
-def _built_in() -> dict[str, IngestorSpec]:
-    """Label to spec of what is part of Tarn."""
-    labels = {f"built-in {log.name}": log for log in LOGS}
-    return {label: parse_spec(spec_text(log), file=label) for label, log in labels.items()}
-
-
-def _others(specs: SpecRegistry) -> dict[str, IngestorSpec]:
-    """Label to spec of everything that is declared, and of what is part of Tarn."""
-    found = _built_in()
-    for entry in specs.list().values():
-        if entry.declared is not None and not entry.declared.gone:
-            try:
-                found[entry.declared.label] = entry.declared.spec
-            except InvalidSpecError:
-                continue  # it is not run, so it is in nobody's way
-    return found
-
-
-def _with_status(specs: SpecRegistry, there: Declared) -> Shown:
-    data = specs.status(there.name)
-    try:
-        status = None if data is None else parse_report(data, key=status_key(there.name))
-    except CorruptStateError:
-        status = None
-    return Shown(declared=there, status=status if status is not None and status["uid"] == there.uid else None)
-
-
 def follow(settings: Settings, specs: SpecRegistry, name: str, wait_s: int) -> None:
     """Have ingest look now; then wait until the ingestor runs as declared, if that is asked for."""
     wake(settings)
@@ -369,11 +237,6 @@ def follow(settings: Settings, specs: SpecRegistry, name: str, wait_s: int) -> N
     print(f"{ready['reason']}{': ' if ready['message'] else ''}{visible(ready['message'])}")  # noqa: T201
     if not ready["status"]:
         raise typer.Exit(FAILED)
-
-
-def _gone(specs: SpecRegistry, name: str) -> bool:
-    there = specs.get(name)
-    return there is None or there.gone
 
 
 def _until(done: Callable[[], bool], wait_s: float) -> bool:

@@ -10,6 +10,7 @@ import yaml
 
 from tarn.cli import ingestors, wiring
 from tarn.cli.settings import Settings
+from tarn.controller import declaring
 from tarn.core.errors import InvalidError
 from tarn.core.log_claims import topic_of
 from tarn.core.offsets import TRACE_COLUMN
@@ -40,7 +41,7 @@ def log(
         print(yaml.safe_dump(document, sort_keys=False), end="")  # noqa: T201
         return
     specs = wiring.specs(settings)
-    made, what = ingestors.put(specs, document, f"the log of {table}", take_over=False)
+    made, what = declaring.put(specs, document, f"the log of {table}", take_over=False)
     print(f"ingestor {made.name} {what}: {ingestors.summary(made.spec)}")  # noqa: T201
     ingestors.follow(settings, specs, made.name, wait)
 

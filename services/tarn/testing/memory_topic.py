@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from tarn.core.batch import RawRecords
@@ -23,6 +24,8 @@ class Topic:
         logs: partition to values, by offset; a `Hole` is an offset without a record.
         starts: partition to log start.
         times_ms: timestamp by offset, if a test needs another than the usual.
+        keys: key by (partition, offset), of what was appended with one.
+        stamps_ms: timestamp by (partition, offset), of what was appended with one.
     """
 
     def __init__(self, name: str, partitions: int, *, topic_id: str = "id-1", cluster: str = "c-1") -> None:
@@ -32,10 +35,29 @@ class Topic:
         self.logs: dict[int, list[bytes | Hole | None]] = {p: [] for p in range(partitions)}
         self.starts: dict[int, int] = dict.fromkeys(range(partitions), 0)
         self.times_ms: dict[int, int] = {}
+        self.keys: dict[tuple[int, int], bytes] = {}
+        self.stamps_ms: dict[tuple[int, int], int] = {}
+        self._appending = threading.Lock()
 
     def send(self, partition: int, *values: bytes | Hole | None) -> None:
         """Append values to a partition."""
         self.logs[partition] += values
+
+    def append(self, partition: int, value: bytes, *, key: bytes | None, time_ms: int) -> int:
+        """Append one message with key and timestamp; its offset. Thread-safe."""
+        with self._appending:
+            offset = len(self.logs[partition])
+            if key is not None:
+                self.keys[partition, offset] = key
+            self.stamps_ms[partition, offset] = time_ms
+            # Last, as readers look at the log.
+            self.logs[partition].append(value)
+            return offset
+
+    def time_ms(self, partition: int, offset: int) -> int:
+        """The timestamp of a message."""
+        usual = self.times_ms.get(offset, 1_700_000_000_000 + offset)
+        return self.stamps_ms.get((partition, offset), usual)
 
 
 class Hole:
@@ -52,6 +74,7 @@ class MemoryTopicClient:
         topics: topics by name.
         group_offsets: partition to committed group offset, of all topics.
         on_poll: called before each poll.
+        on_nothing: called with the seconds that a poll may wait, if it found nothing; it is not repeated.
         readers: every reader that was opened, in order.
         keys: topic to the keys of the events that were sent to it.
     """
@@ -60,6 +83,7 @@ class MemoryTopicClient:
         self.topics = {t.name: t for t in topics}
         self.group_offsets: dict[int, int] = {}
         self.on_poll: Callable[[], None] = lambda: None
+        self.on_nothing: Callable[[float], None] = lambda _s: None
         self.readers: list[MemoryTopicReader] = []
         self.keys: dict[str, list[bytes]] = {}
 
@@ -135,14 +159,16 @@ class MemoryTopicReader:
                     RawRecords(
                         partition=p,
                         offsets=[o for o, _ in taken],
-                        times_ms=[self._topic.times_ms.get(o, 1_700_000_000_000 + o) for o, _ in taken],
-                        keys=[None for _ in taken],
+                        times_ms=[self._topic.time_ms(p, o) for o, _ in taken],
+                        keys=[self._topic.keys.get((p, o)) for o, _ in taken],
                         values=[v for _, v in taken],
                         start=start,
                         end=end,
                     )
                 )
                 self.positions[p] = end
+        if not found:
+            self._client.on_nothing(timeout_s)
         return found
 
     def commit_group_offsets(self, positions: Mapping[int, int]) -> None:

@@ -19,6 +19,7 @@ import yaml
 from tarn.cli import ingestors, wiring
 from tarn.cli.main import main
 from tarn.cli.replay import Replayed
+from tarn.controller import declaring
 from tarn.controller.files import SpecFile, SpecFiles
 from tarn.core.control.declared import spec_key
 from tarn.core.errors import UnavailableError
@@ -224,7 +225,7 @@ def test_what_a_file_owns(plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys:
         assert "belongs to orders.yaml of the spec folder" in capsys.readouterr().err
     assert run(monkeypatch, "delete", "orders") == 0
     assert "Its file orders.yaml is still in the spec folder" in capsys.readouterr().out
-    plant.until(lambda: ingestors._gone(plant.specs, "orders"))
+    plant.until(lambda: declaring.gone(plant.specs, "orders"))
     again = SpecFiles(files=files.files)
     plant.controller = plant.new_controller(files=again)
     plant.until(lambda: plant.running(1))

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import fault_proxy
+from tarn_testkit import fault_proxy
+from tarn_testkit.fault_proxy import FolderPlan
 from tests.support.stack import eventually
 
 COMMIT = "/v1/tarn/namespaces/a/tables/b"
@@ -77,7 +78,7 @@ def way(tmp_path: Path, what: str) -> Iterator[Way]:
     hosts: list[str] = []
     seen = type("Own", (Counting,), {"arrived": arrived, "hosts": hosts})
     upstream = ThreadingHTTPServer(("127.0.0.1", 0), seen)
-    proxy = fault_proxy.serve(0, "127.0.0.1", upstream.server_address[1], tmp_path, what)
+    proxy = fault_proxy.serve(0, "127.0.0.1", upstream.server_address[1], FolderPlan(tmp_path), what)
     for server in (upstream, proxy):
         threading.Thread(target=server.serve_forever, daemon=True).start()
     yield Way(proxy.server_address[1], tmp_path, arrived, hosts)

@@ -1,10 +1,11 @@
-"""An HTTP proxy that loses, breaks and delays writes; in a container, stdlib only.
+"""An HTTP proxy that loses, breaks and delays writes; stdlib only, as this file also runs in a container.
 
-    python fault_proxy.py PORT UPSTREAM_HOST UPSTREAM_PORT FOLDER [commits|pointers]
+    python fault_proxy.py PORT UPSTREAM_HOST UPSTREAM_PORT FOLDER [commits|pointers|rows]
 
-Before the catalog it breaks commits, before the store writes of pointers. `FOLDER/plan` has lines `kind
-count`, taken from top to bottom by the writes that pass; each one that was broken is a line of `FOLDER/done`,
-each answer to a write one of `FOLDER/statuses`, each request that arrived late one of `FOLDER/landed`. Kinds:
+Before the catalog it breaks commits, before the store writes of pointers, before the gateway writes of rows.
+`FOLDER/plan` has lines `kind count`, taken from top to bottom by the writes that pass; each one that was
+broken is a line of `FOLDER/done`, each answer to a write one of `FOLDER/statuses`, each request that arrived
+late one of `FOLDER/landed`. In a test's own process the plan is an object (`MemoryPlan`). Kinds:
 
     reply          forwarded, and the connection is closed without an answer
     cut            closed without being forwarded
@@ -22,12 +23,17 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Protocol
 
 LATE_S = 3.0
 SLOW_S = 75.0
 TIMEOUT_S = 60.0
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
-WRITES = {"commits": ("POST", "/tables/"), "pointers": ("PUT", "/catalog/v1/pointers/")}
+WRITES = {
+    "commits": ("POST", "/tables/"),
+    "pointers": ("PUT", "/catalog/v1/pointers/"),
+    "rows": ("POST", "/rows"),
+}
 """Name -> method, and part of the path, of what is broken."""
 TEXTS = {"409": "ConditionalRequestConflict", "503": "SlowDown"}
 """Status -> the store's code of the error."""
@@ -35,7 +41,60 @@ TEXTS = {"409": "ConditionalRequestConflict", "503": "SlowDown"}
 Answer = tuple[int, list[tuple[str, str]], bytes]
 
 
-class Plan:
+class Plan(Protocol):
+    """What becomes of the writes that pass."""
+
+    def next(self) -> str:
+        """The kind of the next write; empty for none."""
+
+    def saw(self, status: int) -> None:
+        """Note the status of the answer to a write."""
+
+    def landed(self, kind: str) -> None:
+        """Note that a request that was held back has arrived."""
+
+
+class MemoryPlan:
+    """A `Plan` of this process; thread-safe.
+
+    Attributes:
+        done: kinds of the writes that were broken, in their order.
+        statuses: statuses of the answers to writes, as the upstream gave them.
+        late: kinds of the requests that arrived late.
+    """
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.statuses: list[int] = []
+        self.late: list[str] = []
+        self._left: list[str] = []
+        self._lock = threading.Lock()
+
+    def add(self, kind: str, count: int) -> None:
+        """Plan so many writes of a kind after those that are planned."""
+        with self._lock:
+            self._left += [kind] * count
+
+    def next(self) -> str:
+        """See `Plan.next`."""
+        with self._lock:
+            if not self._left:
+                return ""
+            self.done.append(self._left.pop(0))
+            return self.done[-1]
+
+    def saw(self, status: int) -> None:
+        """See `Plan.saw`."""
+        with self._lock:
+            self.statuses.append(status)
+
+    def landed(self, kind: str) -> None:
+        """See `Plan.landed`."""
+        with self._lock:
+            self.late.append(kind)
+
+
+class FolderPlan:
     """The plan of a folder; thread-safe within this process, written by others between runs."""
 
     def __init__(self, folder: Path) -> None:
@@ -85,7 +144,7 @@ class Handler(BaseHTTPRequestHandler):
         connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
         try:
             headers = {k: v for k, v in self.headers.items() if k.lower() not in HOP}
-            if self.what == "commits":
+            if self.what != "pointers":
                 # Signatures for the store cover the name that was asked for; the catalog knows its own.
                 headers = {k: v for k, v in headers.items() if k.lower() != "host"}
                 headers["Host"] = f"{host}:{port}"
@@ -110,7 +169,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def error(self, status: str) -> bytes:
         """The body of a made-up answer."""
-        if self.what == "commits":
+        if self.what != "pointers":
             return b'{"error": {"message": "broken on purpose"}}'
         code = TEXTS.get(status, "InternalError")
         return f"<Error><Code>{code}</Code><Message>broken on purpose</Message></Error>".encode()
@@ -164,13 +223,24 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(
-    port: int, host: str, upstream_port: int, folder: Path, what: str = "commits"
+    port: int, host: str, upstream_port: int, plan: Plan, what: str = "commits", *, listen: str = "0.0.0.0"
 ) -> ThreadingHTTPServer:
-    """A server that listens, and does not serve yet; port 0 for any."""
-    made = type("Bound", (Handler,), {"plan": Plan(folder), "upstream": (host, upstream_port), "what": what})
-    return ThreadingHTTPServer(("0.0.0.0", port), made)
+    """A server that listens, and does not serve yet.
+
+    Args:
+        port: port to listen on; 0 for any.
+        host: host of the upstream.
+        upstream_port: port of the upstream.
+        plan: what becomes of the writes.
+        what: which writes those are, see `WRITES`.
+        listen: address to listen on; by default all, as in a container of its own.
+    """
+    made = type("Bound", (Handler,), {"plan": plan, "upstream": (host, upstream_port), "what": what})
+    return ThreadingHTTPServer((listen, port), made)
 
 
 if __name__ == "__main__":
-    with serve(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]), *sys.argv[5:]) as server:
+    with serve(
+        int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), FolderPlan(Path(sys.argv[4])), *sys.argv[5:]
+    ) as server:
         server.serve_forever()

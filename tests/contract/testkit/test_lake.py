@@ -1,0 +1,213 @@
+"""The embedded lake: the product's catalog and ingest engine, with topics in memory."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import requests
+from pyiceberg.exceptions import NoSuchNamespaceError
+
+from tarn.controller import declaring
+from tarn.core.errors import InvalidSpecError
+from tarn_testkit.embedded import EmbeddedLake
+from tarn_testkit.errors import IngestorError, InvalidRowsError, KitError, NeedsStackError, WaitError
+from tarn_testkit.lake import Lake, Namespace
+
+SPEC = """
+apiVersion: tarn/v1
+kind: Ingestor
+metadata: {name: orders}
+spec:
+  source: {kafka: {topic: shop.orders, partitions: 3}}
+  table: {namespace: bronze, name: orders}
+  schema:
+    fields:
+      - {name: id, type: long, required: true}
+      - {name: customer, type: string}
+  batching: {maxLatencySeconds: 0.05}
+"""
+ROW = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("customer", pa.string())])
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    made = Lake(EmbeddedLake(tmp_path_factory.mktemp("lake")), session="abc123", embedded=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def namespace(lake: Lake, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    with lake.namespace(request.node.name) as made:
+        yield made
+
+
+def test_rows_go_from_the_topic_into_the_table_and_bad_ones_beside_it(
+    namespace: Namespace, lake: Lake
+) -> None:
+    orders = namespace.ingest(SPEC)
+    assert (orders.topic, orders.table) == (f"{namespace}.shop.orders", f"{namespace}.orders")
+    last = orders.produce([{"id": n, "customer": f"c{n % 2}"} for n in range(20)], key="customer")
+    orders.wait_for(last)
+    assert sorted(row["id"] for row in orders.rows()) == list(range(20))
+    places: dict[str, set[int]] = {}
+    for row in lake.rows(orders.table, trace=True):
+        places.setdefault(row["customer"], set()).add(row["_tarn"]["partition"])
+        assert abs(row["_tarn"]["time"].timestamp() - time.time()) < 120, "the time of the message is real"
+    assert [len(found) for found in places.values()] == [1, 1], "one partition for all messages of a key"
+    orders.wait_for(orders.produce(["not json", {"id": None}]))
+    lake.eventually(lambda: len(lake.rows(orders.dead_letters)) == 2, what="two dead letters")
+    assert len(orders.rows()) == 20
+
+
+def test_a_file_is_taken_as_it_is_in_production(namespace: Namespace, tmp_path: Path) -> None:
+    file = tmp_path / "orders.yaml"
+    file.write_text(SPEC)
+    for given in (file, str(file)):
+        orders = namespace.ingest(given)
+        orders.delete()
+    file.write_text(SPEC.replace("long", "lng"))
+    with pytest.raises(InvalidSpecError, match=r"^orders\.yaml: spec\.schema\.fields\.0\.type: 'lng' is not"):
+        namespace.ingest(file)
+    with pytest.raises(FileNotFoundError, match=r"missing\.yaml"):
+        namespace.ingest(tmp_path / "missing.yaml")
+
+
+def test_a_namespace_leaves_nothing_behind(lake: Lake) -> None:
+    with lake.namespace("gone") as namespace:
+        orders = namespace.ingest(SPEC)
+        orders.wait_for(orders.produce([{"id": 1}]))
+        other = namespace.produce("other", ["x"])
+        assert other == {0: 0}
+        assert len(lake.catalog.list_tables(namespace.name)) == 2
+    with pytest.raises(NoSuchNamespaceError):
+        lake.catalog.list_tables(namespace.name)
+    assert declaring.gone(lake.backend.specs, orders.name)
+    assert isinstance(lake.backend, EmbeddedLake)
+    assert not [topic for topic in lake.backend.topics.client.topics if topic.startswith(namespace.name)]
+
+
+def test_an_ingestor_without_a_namespace_ends_with_the_test(lake: Lake) -> None:
+    found = lake.ingest(SPEC)
+    assert (found.name, found.table) == ("orders", "bronze.orders")
+    lake.end_of_test()
+    assert declaring.gone(lake.backend.specs, "orders")
+
+
+def test_a_wait_that_is_too_long_says_how_far_the_table_is_and_how_its_ingestor_is(
+    namespace: Namespace, lake: Lake
+) -> None:
+    orders = namespace.ingest(SPEC)
+    orders.wait_for(orders.produce([{"id": 1}], key=lambda _: b"k"))
+    (partition,) = [p for p, offset in lake.offsets(orders.topic, orders.table).items() if offset == 1]
+    with pytest.raises(WaitError) as found:
+        orders.wait_for({partition: 4}, timeout_s=0.5)
+    assert isinstance(found.value, AssertionError), "a test that waits in vain has failed, and is not broken"
+    said = str(found.value)
+    assert f"not within 0.5 s: table {orders.table} passed the offsets of topic {orders.topic}" in said
+    assert f"partition {partition} is at 1, offset 4 is wanted (4 behind)" in said
+    assert f"Ingestor {orders.name}: ready (Running), lag " in said
+    with pytest.raises(WaitError, match="No ingestor that writes it is declared"):
+        lake.wait_for("none", 0, namespace.table("none"), timeout_s=0.1)
+
+
+def test_an_ingestor_that_does_not_run_says_why(namespace: Namespace) -> None:
+    with pytest.raises(IngestorError) as found:
+        namespace.ingest(SPEC.replace("spec:\n", "spec:\n  runAs: bob\n", 1), timeout_s=20)
+    assert "not ready" in str(found.value)
+    assert "bob" in str(found.value)
+    namespace.ingest(SPEC)
+    clash = SPEC.replace("{name: orders}\nspec", "{name: other}\nspec")
+    with pytest.raises(InvalidSpecError, match=r"the spec: .* brings .* into spec\.table .* already"):
+        namespace.ingest(clash)
+
+
+def test_rows_that_cannot_be_sent_are_not_sent_in_part(namespace: Namespace) -> None:
+    with pytest.raises(InvalidRowsError, match="row 1"):
+        namespace.produce("some", ["a", object()])  # type: ignore[list-item]
+    assert namespace.produce("some", ["b"]) == {0: 0}
+
+
+def test_a_reply_is_lost_and_the_commit_is_made(namespace: Namespace, lake: Lake) -> None:
+    lake.catalog.create_table(namespace.table("daily"), ROW)
+    with lake.faults.drop_next_reply() as proxy:
+        daily = proxy.catalog.load_table(namespace.table("daily"))
+        with pytest.raises(requests.ConnectionError):
+            daily.append(pa.table({"id": [1], "customer": ["a"]}, schema=ROW))
+        proxy.wait_for_broken(timeout_s=5)
+        assert (proxy.broken, proxy.statuses) == (["reply"], [200])
+        proxy.catalog.load_table(namespace.table("daily")).append(
+            pa.table({"id": [2], "customer": ["b"]}, schema=ROW)
+        )
+    assert sorted(row["id"] for row in lake.rows(namespace.table("daily"))) == [1, 2]
+
+
+def test_a_commit_that_is_cut_off_is_not_made(namespace: Namespace, lake: Lake) -> None:
+    lake.catalog.create_table(namespace.table("daily"), ROW)
+    with lake.faults.proxy() as proxy:
+        proxy.fail_next("cut")
+        with pytest.raises(requests.ConnectionError):
+            proxy.catalog.load_table(namespace.table("daily")).append(
+                pa.table({"id": [1], "customer": ["a"]}, schema=ROW)
+            )
+        with pytest.raises(KitError, match="no such fault: 'lose'; choose one of reply, cut"):
+            proxy.fail_next("lose")
+        with pytest.raises(
+            WaitError, match="2 writes to catalog broken; 1 were: does the client under test use"
+        ):
+            proxy.wait_for_broken(2, timeout_s=0.2)
+    assert lake.rows(namespace.table("daily")) == []
+
+
+@pytest.mark.parametrize(
+    ("use", "what"),
+    [
+        (lambda lake: lake.trino.query("SELECT 1"), "lake.trino"),
+        (lambda lake: lake.trino.cursor(), "lake.trino"),
+        (lambda lake: lake.spark, "lake.spark"),
+        (lambda lake: lake.faults.kill("ingest"), "lake.faults.kill('ingest')"),
+        (lambda lake: lake.faults.freeze("catalog"), "lake.faults.freeze('catalog')"),
+        (lambda lake: lake.faults.proxy("gateway").__enter__(), "a proxy before gateway"),
+    ],
+)
+def test_what_needs_a_stack_says_so_and_what_to_do(lake: Lake, use: Any, what: str) -> None:
+    with pytest.raises(NeedsStackError) as found:
+        use(lake)
+    assert str(found.value).startswith(f"{what} needs a running stack, and this lake is embedded")
+    assert 'eval "$(scripts/tarn env)"' in str(found.value)
+
+
+def test_a_lake_that_is_kept_is_left_as_it_is(tmp_path: Path) -> None:
+    kept = Lake(EmbeddedLake(tmp_path), session="kept", embedded=True, keep=True)
+    with kept.namespace("some") as namespace:
+        orders = namespace.ingest(SPEC)
+        orders.wait_for(orders.produce([{"id": 1}]))
+    assert [row["id"] for row in kept.rows(orders.table)] == [1]
+    assert not declaring.gone(kept.backend.specs, orders.name)
+    kept.close()
+    again = Lake(EmbeddedLake(tmp_path), session="again", embedded=True)
+    assert [row["id"] for row in again.rows(orders.table)] == [1], "its folder is a lake like any other"
+    again.close()
+
+
+def test_readers_wait_for_messages_instead_of_turning(lake: Lake, namespace: Namespace) -> None:
+    """A lake that waits takes hardly any processor time."""
+    namespace.ingest(SPEC)
+    began = time.process_time()
+    time.sleep(1)
+    assert time.process_time() - began < 0.5
+    assert any(thread.name == "controller" for thread in threading.enumerate())
+
+
+def test_its_status_is_what_the_command_line_shows(namespace: Namespace) -> None:
+    orders = namespace.ingest(SPEC)
+    found = orders.status()
+    assert json.loads(json.dumps(found)) == found
+    assert found["status"]["table"] == orders.table
