@@ -55,6 +55,7 @@ def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
         Area.REAPER: (f"reaper/v1/probe/{user}-{run_id}",),
         Area.CHECKPOINTS: (f"checkpoints/probe/{user}-{run_id}",),
         Area.TRAIL: (f"trail/v1/probe/{user}-{run_id}",),
+        Area.WORKSHOP_SPECS: (f"specs/v1/ingestors/ws-{user}-{run_id}.probe",),
         Area.SPECS: (f"specs/v1/probe/{user}-{run_id}",),
         Area.CREDENTIALS: (f"credentials/v1/probe/{user}-{run_id}",),
     }
