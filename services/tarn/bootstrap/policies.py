@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from tarn.core.credentials import STORE_RIGHTS
 from tarn.core.errors import InvalidError
-from tarn.core.services import Action, Area, StoreRights
+from tarn.core.services import AMONG_OTHERS, Action, Area, StoreRights
 
 Policy = dict[str, object]
 
@@ -74,12 +74,13 @@ def _prefixes(held: StoreRights) -> Iterator[tuple[Area, str]]:
     yield Area.DATA, _TABLES
     for whole in (Area.REAPER, Area.CHECKPOINTS, Area.TRAIL, Area.SPECS, Area.CREDENTIALS):
         for part in _INSIDE.get(whole, ()):
-            if not held[part] >= held[whole]:
+            listed = {Action.LIST} if part in AMONG_OTHERS else frozenset()
+            if not held[part] >= held[whole] - listed:
                 raise InvalidError(
                     f"{part.value} has fewer rights than {whole.value}; correct tarn.core.services: "
                     "no policy takes rights away there"
                 )
-            if held[part] > held[whole]:
+            if held[part] - held[whole]:
                 yield part, _OBJECTS[part]
         yield whole, _OBJECTS[whole]
 

@@ -39,6 +39,9 @@ class Action(Enum):
     DELETE = "delete"
 
 
+AMONG_OTHERS = (Area.METADATA, Area.WORKSHOP_SPECS)
+"""Areas whose objects lie among others: who may list those lists them too."""
+
 StoreRights = Mapping[Area, frozenset[Action]]
 """Actions allowed in each area; none in an area that is not listed."""
 
@@ -148,7 +151,7 @@ SERVICES: Mapping[str, Service] = {
             Area.DATA: _READ_LIST | {Action.WRITE},
             Area.TRAIL: _READ_LIST,
             # Files of the spec folder, tombstones and status; no object there is ever deleted.
-            Area.WORKSHOP_SPECS: _READ_LIST | {Action.WRITE},
+            Area.WORKSHOP_SPECS: _READ | {Action.WRITE},
             Area.SPECS: _READ_LIST | {Action.WRITE},
             # What the tables take in the store, for the status API.
             Area.MEASURED: _READ,
@@ -190,7 +193,7 @@ SERVICES: Mapping[str, Service] = {
             **_ENGINE,
             Area.MEASURED: _READ,
             Area.CHECKPOINTS: _ALL_ACTIONS,
-            Area.WORKSHOP_SPECS: _READ_LIST | {Action.WRITE},
+            Area.WORKSHOP_SPECS: _READ | {Action.WRITE},
             Area.SPECS: _READ_LIST | {Action.WRITE},
             Area.CREDENTIALS: frozenset({Action.WRITE}),
         },
@@ -219,7 +222,7 @@ SERVICES: Mapping[str, Service] = {
         uid=10011,
         store={
             **_READER,
-            Area.WORKSHOP_SPECS: _READ_LIST | {Action.WRITE},
+            Area.WORKSHOP_SPECS: _READ | {Action.WRITE},
             Area.SPECS: _READ_LIST,
         },
         kafka=(
@@ -240,7 +243,7 @@ SERVICES: Mapping[str, Service] = {
             **_READER,
             Area.CATALOG: _READ_LIST,
             Area.HOLDS: _ALL_ACTIONS,
-            Area.WORKSHOP_SPECS: _READ_LIST,
+            Area.WORKSHOP_SPECS: _READ,
             Area.SPECS: _READ_LIST,
         },
     ),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tarn.core.errors import InvalidError
-from tarn_demo.flights import dataset
+from tarn_demo.flights.dataset import REFERENCE_NAMES, read_flights, read_reference
 from tarn_demo.flights.events import NoiseRates, Stream
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ def events(*, days: int, start: str) -> list[dict[str, Any]]:
         raise InvalidError(f"start={start!r}: the flights are those of {YEAR}")
     begin = datetime(first.year, first.month, first.day, tzinfo=UTC)
     end = begin + timedelta(days=days)
-    flights = dataset.read_flights()
+    flights = read_flights()
     hour = flights["time_hour"]
     # Only these make events on the days; the whole year would take 300 MB.
     near = pc.and_(
         pc.greater_equal(hour, pa.scalar(begin - NEAR, hour.type)),
         pc.less(hour, pa.scalar(end + NEAR, hour.type)),
     )
-    stream = Stream(flights.filter(near), dataset.read_reference("airports"), noise=NoiseRates(), seed=SEED)
+    stream = Stream(flights.filter(near), read_reference("airports"), noise=NoiseRates(), seed=SEED)
     places = [stream.index_of(int(at.timestamp() * MS)) for at in (begin, end)]
     return [json.loads(one.value) for one in stream.messages(*places, now=datetime.now(UTC))]
 
@@ -54,6 +54,6 @@ def reference(name: str) -> pd.DataFrame:
     Raises:
         InvalidError: there is none of this name.
     """
-    if name not in dataset.REFERENCE_NAMES:
-        raise InvalidError(f"there is no {name!r}; choose one of {', '.join(dataset.REFERENCE_NAMES)}")
-    return dataset.read_reference(name).to_pandas()
+    if name not in REFERENCE_NAMES:
+        raise InvalidError(f"there is no {name!r}; choose one of {', '.join(REFERENCE_NAMES)}")
+    return read_reference(name).to_pandas()

@@ -257,8 +257,9 @@ class Lab:
 
         def runs() -> bool:
             found = self.ingestors.status(name)
-            if found["state"] != "running":
-                raise UnavailableError(f"{found['state']} ({found.get('reason')}): {found.get('message')}")
+            if found["state"] != READY:
+                why = ": ".join(str(found[key]) for key in ("reason", "message") if found.get(key))
+                raise UnavailableError(f"it is {found['state']}, {why or 'and says no reason'}")
             return True
 
         self.until(runs, f"ingestor {name} to run", seconds=seconds)

@@ -1,12 +1,16 @@
 """The notebooks: number, title, aim, minutes, and the names that each takes in its student's namespace.
 
-The start page, the reset cells and the tests go by this list.
+The start page, the reset cells and the tests go by this list. After a change of it or a new notebook, write
+the start page again:
+
+    .venv/bin/python -c "from tarn.workshop.notebooks import write; write()"
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tarn.core.errors import NotFoundError
 
@@ -160,3 +164,47 @@ def notebook(number: str) -> Notebook:
             notebook=number,
         )
     return found
+
+
+PAGE = """\
+# The workshop
+
+Each notebook works alone, also on a lake that has just been started: it makes its own data. They are
+read only here; *File → Save Notebook As…* `work/NAME.ipynb` keeps a copy of your own in the folder
+`work`, which survives restarts and updates.
+
+| | notebook | afterwards you … | minutes |
+|---|---|---|---|
+{rows}
+
+Run the cells from top to bottom (Shift+Enter). **✓** is a statement that was checked on *your* lake; if
+it were wrong, the notebook would stop there. An **exercise** is a cell with `answer = ...`: put your
+answer there, run it and the next cell, which says whether it is right (**★**) or what is wrong (**✗**).
+The cell with `lab.reset()` drops what the notebook made, so that you can begin again.
+
+**Several people share this lake?** Each takes a name: `workshop.open("03", student="ada")`. Tables are
+then in the namespace `ws_ada`, topics begin with `workshop.ada.`, and nobody is in anybody's way.
+
+**Something is missing?** On the host, `scripts/tarn status` says what runs, and `scripts/doctor` what to
+do.
+"""
+
+
+def start_page(files: Collection[str]) -> str:
+    """Return the page that JupyterLab opens on, as Markdown.
+
+    Args:
+        files: names of the files that there are; notebooks without a file are left out.
+    """
+    rows = [
+        f"| {one.number} | [{one.title}]({one.file}) | {one.aim} | {one.minutes} |"
+        for one in _ALL
+        if one.file in files
+    ]
+    return PAGE.format(rows="\n".join(rows))
+
+
+def write(folder: Path = Path("notebooks")) -> None:
+    """Write the start page of the notebooks of a folder."""
+    page = start_page([path.name for path in folder.iterdir()])
+    (folder / "start.md").write_text(page, encoding="utf-8")

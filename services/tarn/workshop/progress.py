@@ -25,15 +25,18 @@ class Line(Protocol):
 
 
 class CellLine:
-    """A `Line` in a notebook; nothing is shown before the first `show`."""
+    """A `Line` in a notebook; nothing is shown before the first `show`, and nothing outside of a notebook."""
 
     def __init__(self) -> None:
         self._handle: Any = None
 
     def show(self, text: str, share: float | None) -> None:
         """See `Line.show`."""
+        from IPython.core.getipython import get_ipython
         from IPython.display import HTML, display
 
+        if get_ipython() is None:
+            return
         value = "" if share is None else f'<progress value="{share:.3f}" max="1"></progress> '
         shown: Any = HTML(  # type: ignore[no-untyped-call]
             f"<div>{value}{html.escape(text)}</div>"
@@ -104,8 +107,8 @@ def until(
         try:
             found = condition()
             last = f"the last answer was {found!r}"
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told at the end
-            found, last = None, _told(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the message at the end has it
+            found, last = None, _words(error)
         now = clock()
         if found:
             if shown != begun:
@@ -119,6 +122,6 @@ def until(
         sleep(PAUSE_S)
 
 
-def _told(error: Exception) -> str:
+def _words(error: Exception) -> str:
     text = error.message if isinstance(error, TarnError) else str(error)
     return f"{type(error).__name__}: {text.splitlines()[0] if text else 'no message'}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether an answer is right, and what to tell whoever gave it.
+    """Whether an answer is right, and the words for whoever gave it.
 
     Attributes:
         right: whether it is.
