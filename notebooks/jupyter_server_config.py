@@ -90,7 +90,7 @@ c.ServerApp.jpserver_extensions = {
 # Folders: tarn/ (part of the image, read only) and work/ (the user's volume).
 c.ServerApp.root_dir = "/notebooks"
 c.FileContentsManager.preferred_dir = "work"
-c.LabApp.default_url = "/lab/tree/tarn/00_tour.ipynb"
+c.LabApp.default_url = "/lab/tree/tarn/start.md"
 c.FileContentsManager.delete_to_trash = False
 
 # No requests to the internet.

@@ -57,11 +57,11 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def test_the_address_of_env_opens_the_laboratory_and_its_notebooks(stack: Stack, token: str) -> None:
-    page = ask(stack, f"/lab/tree/tarn/00_tour.ipynb?token={token}")
+    page = ask(stack, f"/lab/tree/tarn/start.md?token={token}")
     assert page.status == 200
     assert b"JupyterLab" in page.body
     listed = json.loads(ask(stack, CONTENTS, headers=bearer(token)).body)
-    assert "00_tour.ipynb" in [entry["name"] for entry in listed["content"]]
+    assert {"start.md", "00_tour.ipynb"} <= {entry["name"] for entry in listed["content"]}
 
 
 @pytest.mark.parametrize("path", [CONTENTS, "/api/kernels", "/api/status", "/files/tarn/00_tour.ipynb"])
@@ -135,6 +135,8 @@ def test_the_secrets_of_others_are_not_in_the_container(stack: Stack) -> None:
     assert sorted(listed.text.split()) == [
         "catalog_credential",
         "jupyter_token",
+        "kafka_password",
+        "kafka_user",
         "s3_access_key_id",
         "s3_secret_access_key",
         "spark_token",

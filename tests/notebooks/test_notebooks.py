@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom in its own image, and checks its facts on a real lake."""
+"""Every notebook runs in its own image, with wrong and right answers, and its facts hold on a real lake."""
 
 from __future__ import annotations
 
@@ -8,18 +8,33 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from tarn_host.stack import project
 
 from tests.support.containers import artifacts
 from tests.support.stack import Stack
+from tests.support.workshop import (
+    FILES,
+    FOLDER,
+    Book,
+    answered,
+    check_of,
+    errors,
+    exercises,
+    expected,
+    noise,
+    pictures,
+    printed,
+    read,
+    source,
+)
 
-NOTEBOOKS = sorted((project.ROOT / "notebooks").glob("*.ipynb"))
-FACTS = {"00_tour.ipynb": 13}
-PICTURES = {"00_tour.ipynb": 4}
+TOUR = "00_tour.ipynb"
+OTHERS = [path.name for path in FILES if path.name != TOUR]
 RUN_S = 420
+SECONDS_MAX = 60.0
+"""The longest that a notebook may take at the small size, with all answers, right and wrong."""
+STUDENT = "tests"
 
 # As the server would: the kernel that the notebook names, in the notebook's folder.
 EXECUTE = """
@@ -36,51 +51,72 @@ except CellExecutionError:
 print(nbformat.writes(book))
 """
 
-Notebook = dict[str, Any]
 
-
-def read(name: str) -> Notebook:
-    found: Notebook = json.loads((project.ROOT / "notebooks" / name).read_text(encoding="utf-8"))
-    return found
-
-
-def executed(stack: Stack, book: Notebook) -> Notebook:
+def executed(stack: Stack, book: Book) -> Book:
     """The notebook with the outputs of its cells, up to the first that failed."""
+    settings = ("--env", "TARN_WORKSHOP_SIZE=small", "--env", f"TARN_STUDENT={STUDENT}")
     done = subprocess.run(
-        ["docker", "exec", "--interactive", stack.container("jupyter"), "python", "-c", EXECUTE],
+        ["docker", "exec", "--interactive", *settings, stack.container("jupyter"), "python", "-c", EXECUTE],
         input=json.dumps(book).encode(),
         capture_output=True,
         timeout=RUN_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-4000:]
-    found: Notebook = json.loads(done.stdout)
+    found: Book = json.loads(done.stdout)
     return found
 
 
-def outputs(book: Notebook) -> Iterator[tuple[str, dict[str, Any]]]:
-    for cell in book["cells"]:
-        for output in cell.get("outputs", []):
-            yield cell["id"], output
+def shown(stack: Stack, name: str, book: Book) -> tuple[Book, float]:
+    """The executed notebook, kept among the artifacts, and how long it took."""
+    begin = time.monotonic()
+    found = executed(stack, book)
+    seconds = round(time.monotonic() - begin, 1)
+    (artifacts() / name).write_text(json.dumps(found), encoding="utf-8")
+    (artifacts() / f"{name}.json").write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
+    return found, seconds
 
 
-def errors(book: Notebook) -> list[str]:
-    return [f"{at}: {o['ename']}: {o['evalue']}" for at, o in outputs(book) if o["output_type"] == "error"]
-
-
-def printed(book: Notebook) -> str:
-    return "".join("".join(o["text"]) for _, o in outputs(book) if o.get("name") == "stdout")
-
-
-def pictures(book: Notebook) -> int:
-    return sum(1 for _, o in outputs(book) if "image/png" in o.get("data", {}))
+def require_facts(name: str, book: Book) -> None:
+    """Require that the notebook ran to its end, its facts hold, and its exercises are solved."""
+    wanted = expected(name)
+    assert errors(book) == []
+    assert noise(book) == []
+    text = printed(book)
+    assert text.count("✓ ") == wanted.facts
+    closing = re.search(
+        r"(\d+) facts checked on this lake, all of them hold(?:; (\d+) of (\d+) exercises solved)?\n\Z", text
+    )
+    assert closing, f"the closing cell did not run:\n{text[-2000:]}"
+    assert int(closing[1]) == wanted.facts
+    total = len(wanted.solutions)
+    assert (closing[2], closing[3]) == ((str(total), str(total)) if total else (None, None))
+    assert pictures(book) == wanted.pictures
 
 
 def test_every_notebook_is_in_the_image_as_it_is_in_the_repository(stack: Stack) -> None:
-    assert [path.name for path in NOTEBOOKS] == list(FACTS)
-    for path in NOTEBOOKS:
-        answer = stack.inside("jupyter", "cat", f"/notebooks/tarn/{path.name}")
-        assert answer.text == path.read_text(encoding="utf-8"), path.name
+    for name in (*(path.name for path in FILES), "start.md"):
+        answer = stack.inside("jupyter", "cat", f"/notebooks/tarn/{name}")
+        assert answer.text == (FOLDER / name).read_text(encoding="utf-8"), name
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_notebook_refuses_wrong_answers_and_takes_right_ones(stack: Stack, name: str) -> None:
+    wanted = expected(name)
+    book, seconds = shown(stack, name, answered(read(name), wanted))
+    assert errors(book) == []
+    for exercise in exercises(book):
+        check, number = check_of(exercise), exercise.rpartition("-")[2]
+        assert printed(book, check) == f"○ exercise {number}: not answered yet\n"
+        for at, (_, words) in enumerate(wanted.wrong[exercise]):
+            text = printed(book, f"{check}-wrong-{at}")
+            assert text.startswith(f"✗ exercise {number}: "), (exercise, at, text)
+            assert words in text, (exercise, at)
+        assert printed(book, f"{check}-solved").startswith(f"★ exercise {number}: right. "), printed(
+            book, f"{check}-solved"
+        )
+    require_facts(name, book)
+    assert seconds <= SECONDS_MAX
 
 
 @pytest.fixture
@@ -101,34 +137,21 @@ def odd_table(flights: Stack) -> Iterator[str]:
         )
 
 
-@pytest.mark.parametrize("name", FACTS)
-def test_a_notebook_runs_to_its_end_and_its_facts_hold(flights: Stack, odd_table: str, name: str) -> None:
-    begin = time.monotonic()
-    book = executed(flights, read(name))
-    seconds = round(time.monotonic() - begin, 1)
-    (artifacts() / name).write_text(json.dumps(book), encoding="utf-8")
-    (artifacts() / f"{name}.json").write_text(json.dumps({"seconds": seconds}), encoding="utf-8")
-    assert errors(book) == []
-    text = printed(book)
-    assert f"left out: {odd_table}, which pyiceberg cannot read" in text
-    assert text.count("✓ ") == FACTS[name]
-    closing = re.search(r"(\d+) facts checked on this lake, all of them hold\n\Z", text)
-    assert closing, f"the closing cell did not run:\n{text[-2000:]}"
-    assert int(closing[1]) == FACTS[name]
-    assert pictures(book) == PICTURES[name]
-    noise = [f"{at}: {''.join(o['text'])[:300]}" for at, o in outputs(book) if o.get("name") == "stderr"]
-    assert noise == [], "a notebook for teaching warns about nothing"
+def test_the_tour_runs_to_its_end_and_its_facts_hold(flights: Stack, odd_table: str) -> None:
+    book, _ = shown(flights, TOUR, read(TOUR))
+    require_facts(TOUR, book)
+    assert f"left out: {odd_table}, which pyiceberg cannot read" in printed(book)
 
 
 def test_a_broken_copy_fails_at_its_fact(flights: Stack) -> None:
     """Control: a fact that does not hold stops the notebook and is named."""
-    book = copy.deepcopy(read("00_tour.ipynb"))
+    book = copy.deepcopy(read(TOUR))
     wrong = "len(rows) + len(dead) == read + 1"
     changed = 0
     for cell in book["cells"]:
-        source = "".join(cell["source"])
-        if "len(rows) + len(dead) == read" in source:
-            cell["source"] = source.replace("len(rows) + len(dead) == read", wrong)
+        text = source(cell)
+        if "len(rows) + len(dead) == read" in text:
+            cell["source"] = text.replace("len(rows) + len(dead) == read", wrong)
             changed += 1
     assert changed == 1
     found = errors(executed(flights, book))

@@ -233,7 +233,10 @@ final class Directory
         for (JsonNode one : asked("/tarn/v1/principals").path("principals")) {
             clients.put(one.path("name").asText(), one.path("client-id").asText());
             if (one.path("built-in").asBoolean()) {
-                admins.add(one.path("name").asText());
+                // A catalog that does not say so has no built-in principals but admins.
+                if (one.path("admin").asBoolean(true)) {
+                    admins.add(one.path("name").asText());
+                }
             }
             else {
                 guarded = true;

@@ -20,11 +20,13 @@ from tarn.core.errors import (
     UnauthenticatedError,
 )
 from tarn.core.naming import GRANTS_KEY, check_grantee, claim_key, namespace_key, pointer_key
+from tarn.core.services import SERVICES
 from tarn_catalog.state.access import (
     ADMIN,
     FITTING,
     INCLUDED,
     NAMESPACE,
+    THE_WAREHOUSE,
     WAREHOUSE,
     AccessState,
     FormerSecret,
@@ -130,6 +132,8 @@ class Caller:
         client_id: its client id; None in process, where nobody authenticates.
         admin: whether it has the role `admin`, so that nothing is checked.
         roles: its roles.
+        own: prefix of top-level namespaces that are its own: it may create them and do everything in them,
+            and read everything else. Empty: there are none, and grants alone decide.
         grants: the grants that count for this request.
     """
 
@@ -137,6 +141,7 @@ class Caller:
     client_id: str | None
     admin: bool
     roles: frozenset[str] = frozenset()
+    own: str = ""
     grants: Grants = field(default=NO_GRANTS, repr=False)
 
     @property
@@ -153,7 +158,13 @@ class Caller:
         """
         if owner is not None and owner == self.client_id:
             return INCLUDED[Privilege.MANAGE]
+        if self.own and uuid == THE_WAREHOUSE.uuid:
+            return INCLUDED[Privilege.READ]
         return self.grants.privileges(self.grantees, uuid)
+
+    def owns(self, levels: Sequence[str]) -> bool:
+        """Return whether a namespace is one of its own, by its name, or in one; it need not exist."""
+        return bool(self.own) and bool(levels) and levels[0].startswith(self.own)
 
     def below(self, levels: Sequence[str]) -> bool:
         """Return whether anything was granted on something whose last known name is in a namespace."""
@@ -162,6 +173,13 @@ class Caller:
             len(grant.on.name) > size and grant.on.name[:size] == tuple(levels)
             for grant in self.grants.of(self.grantees)
         )
+
+
+def service(name: str, client_id: str) -> Caller:
+    """Return the caller that a service of the lake is: an admin, unless the table of services limits it."""
+    row = SERVICES.get(name)
+    own = "" if row is None or row.catalog_own is None else row.catalog_own
+    return Caller(name=name, client_id=client_id, admin=not own, own=own)
 
 
 IN_PROCESS = Caller(name="in process", client_id=None, admin=True)

@@ -24,7 +24,7 @@ from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.namespaces import Levels, Shown
 from tarn_catalog.operations.rights import RIGHTS, Need, Operation, Place, What, meets, text_of
 from tarn_catalog.operations.tables import MOVES_FOLLOWED_MAX
-from tarn_catalog.state.access import NAMESPACE, THE_WAREHOUSE, Privilege, Securable
+from tarn_catalog.state.access import INCLUDED, NAMESPACE, THE_WAREHOUSE, Privilege, Securable
 from tarn_catalog.state.context import IdempotencyKey, Metadata
 
 
@@ -170,6 +170,8 @@ class Checks:
         Stops early, as if it existed, where what is needed is found.
         """
         held = self.caller.on(THE_WAREHOUSE.uuid, None)
+        if self.caller.owns(levels):
+            held |= INCLUDED[Privilege.MANAGE]
         for depth in range(1, len(levels) + 1):
             if need is not None and meets(need, held):
                 break

@@ -66,7 +66,9 @@ class Session(Checks):
             ForbiddenError: the caller may not, or repeats the request of another principal.
             TarnError: as `Namespaces.create`.
         """
-        self._allow(Operation.CREATE_NAMESPACE, {Place.PARENT: levels[:-1]})
+        # Of a namespace that is the caller's by its name, nothing has to contain it.
+        container = levels if self.caller.owns(levels) else levels[:-1]
+        self._allow(Operation.CREATE_NAMESPACE, {Place.PARENT: container})
         with self._audit.change(Operation.CREATE_NAMESPACE, text_of(levels)):
             made = self._catalog.namespaces.create(
                 levels, properties, repeat=repeat, owner=self.caller.client_id

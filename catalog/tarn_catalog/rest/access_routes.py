@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tarn.core.errors import InvalidError
+from tarn_catalog.operations.access import service
 from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.operations.rights import Operation, What
 from tarn_catalog.rest.request import RestRequest, get, levels_of
@@ -34,7 +35,7 @@ def _whoami(call: RestRequest, _: list[str]) -> RestResponse:
 def _list_principals(call: RestRequest, _: list[str]) -> RestResponse:
     state = call.session.list_principals()
     principals = [
-        {"name": name, "client-id": client_id, "built-in": True}
+        {"name": name, "client-id": client_id, "built-in": True, "admin": service(name, client_id).admin}
         for client_id, name in sorted(call.session.services.items(), key=lambda one: one[1])
     ]
     principals += [

@@ -3,9 +3,10 @@
 There is one algorithm, one issuer and one audience. A token names its principal and a fingerprint of the
 client secret, so it becomes invalid when either changes (security checks 2 and 10 of the design notes).
 
-The principals of the lake's own services are in a file of the init service and have the role `admin`. All
-others are in the store, among the grants: a request's head is judged without them, by the signature alone,
-because reading them may wait for the store; `Authenticator.caller` asks for them before anything is done.
+The principals of the lake's own services are in a file of the init service and have the role `admin`, but for
+those that the table of services limits (`tarn.core.services`). All others are in the store, among the grants:
+a request's head is judged without them, by the signature alone, because reading them may wait for the store;
+`Authenticator.caller` asks for them before anything is done.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import structlog
 
 from tarn.adapters.service_settings import read_secret
 from tarn.core.errors import InvalidSettingError, UnauthenticatedError, UnavailableError
-from tarn_catalog.operations.access import Access, Caller
+from tarn_catalog.operations.access import Access, Caller, service
 
 log = structlog.get_logger()
 
@@ -205,7 +206,7 @@ class Authenticator:
             UnavailableError: the store did not answer.
         """
         if not principal.stored:
-            return Caller(name=principal.name, client_id=principal.client_id, admin=True)
+            return service(principal.name, principal.client_id)
         assert self._access is not None, principal
         caller = self._access.caller(principal.client_id)
         stored = caller.grants.principals[principal.client_id]

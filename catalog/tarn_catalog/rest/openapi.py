@@ -284,7 +284,7 @@ ANSWERS: Mapping[str, Json] = {
             "principals": _list(
                 _object(
                     {"name": STRING, "client-id": STRING, "built-in": BOOLEAN},
-                    {"created-ms": INTEGER, "created-by": STRING},
+                    {"admin": BOOLEAN, "created-ms": INTEGER, "created-by": STRING},
                 )
             )
         }

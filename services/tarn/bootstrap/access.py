@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tarn.core.credentials import STORE_RIGHTS, STORE_USERS
-from tarn.core.services import Action, Area
+from tarn.core.services import AMONG_OTHERS, Action, Area
 
 RIGHTS: Mapping[str, Mapping[Area, frozenset[Action]]] = {
     user: {area: rights.get(area, frozenset()) for area in Area} for user, rights in STORE_RIGHTS.items()
@@ -55,6 +55,7 @@ def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
         Area.REAPER: (f"reaper/v1/probe/{user}-{run_id}",),
         Area.CHECKPOINTS: (f"checkpoints/probe/{user}-{run_id}",),
         Area.TRAIL: (f"trail/v1/probe/{user}-{run_id}",),
+        Area.WORKSHOP_SPECS: (f"specs/v1/ingestors/ws-{user}-{run_id}.probe",),
         Area.SPECS: (f"specs/v1/probe/{user}-{run_id}",),
         Area.CREDENTIALS: (f"credentials/v1/probe/{user}-{run_id}",),
     }
@@ -63,7 +64,7 @@ def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
 def trials(run_id: str) -> tuple[Trial, ...]:
     """Return all trials, ordered so that none removes what a later one needs.
 
-    Listing is by prefix, so metadata files have no list privilege of their own; listing the whole bucket
+    Listing is by prefix, so areas among others have no list privilege of their own; listing the whole bucket
     reveals the catalog's keys and is allowed to the catalog at most.
     """
     found: list[Trial] = []
@@ -71,7 +72,7 @@ def trials(run_id: str) -> tuple[Trial, ...]:
         rights = RIGHTS.get(user, {})
         for action in _ORDER:
             for area, keys in probe_keys(user, run_id).items():
-                if action is Action.LIST and area is Area.METADATA:
+                if action is Action.LIST and area in AMONG_OTHERS:
                     continue
                 allowed = action in rights.get(area, frozenset())
                 targets = {keys[0].rpartition("/")[0] + "/"} if action is Action.LIST else keys

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from tarn.core.credentials import STORE_RIGHTS
 from tarn.core.errors import InvalidError
-from tarn.core.services import Action, Area, StoreRights
+from tarn.core.services import AMONG_OTHERS, Action, Area, StoreRights
 
 Policy = dict[str, object]
 
@@ -20,10 +20,15 @@ _OBJECTS: Mapping[Area, str] = {
     Area.REAPER: "reaper/*",
     Area.CHECKPOINTS: "checkpoints/*",
     Area.TRAIL: "trail/*",
+    Area.WORKSHOP_SPECS: "specs/v1/ingestors/ws-*",
     Area.SPECS: "specs/*",
     Area.CREDENTIALS: "credentials/*",
 }
-_INSIDE_REAPER = (Area.HOLDS, Area.MEASURED)
+_INSIDE = {
+    Area.REAPER: (Area.HOLDS, Area.MEASURED),
+    Area.SPECS: (Area.WORKSHOP_SPECS,),
+}
+"""Areas with parts that have rights of their own."""
 _TABLES = "warehouse/*"
 _TABLE_METADATA = "warehouse/*.metadata.json"
 
@@ -47,7 +52,7 @@ def policy(rights: StoreRights, bucket: str) -> Policy:
     allowed beyond is allowed by name, what is not allowed is denied by name.
 
     Raises:
-        InvalidError: a part of `reaper/*` has fewer rights than the rest of it.
+        InvalidError: a part of an area has fewer rights than the rest of it.
     """
     held = {area: rights.get(area, frozenset()) for area in Area}
     statements = [_statement("Locate", ["s3:GetBucketLocation"], bucket)]
@@ -64,22 +69,20 @@ def policy(rights: StoreRights, bucket: str) -> Policy:
 
 
 def _prefixes(held: StoreRights) -> Iterator[tuple[Area, str]]:
-    """Areas with their patterns; the parts of `reaper/*` only where they have more rights than the rest."""
+    """Areas with their patterns; parts of an area only where they have more rights than the rest of it."""
     yield Area.CATALOG, _OBJECTS[Area.CATALOG]
     yield Area.DATA, _TABLES
-    for area in _INSIDE_REAPER:
-        if not held[area] >= held[Area.REAPER]:
-            raise InvalidError(
-                f"{area.value} has fewer rights than {Area.REAPER.value}; correct tarn.core.services: "
-                "no policy takes rights away there"
-            )
-        if held[area] > held[Area.REAPER]:
-            yield area, _OBJECTS[area]
-    yield Area.REAPER, _OBJECTS[Area.REAPER]
-    yield Area.CHECKPOINTS, _OBJECTS[Area.CHECKPOINTS]
-    yield Area.TRAIL, _OBJECTS[Area.TRAIL]
-    yield Area.SPECS, _OBJECTS[Area.SPECS]
-    yield Area.CREDENTIALS, _OBJECTS[Area.CREDENTIALS]
+    for whole in (Area.REAPER, Area.CHECKPOINTS, Area.TRAIL, Area.SPECS, Area.CREDENTIALS):
+        for part in _INSIDE.get(whole, ()):
+            listed = {Action.LIST} if part in AMONG_OTHERS else frozenset()
+            if not held[part] >= held[whole] - listed:
+                raise InvalidError(
+                    f"{part.value} has fewer rights than {whole.value}; correct tarn.core.services: "
+                    "no policy takes rights away there"
+                )
+            if held[part] - held[whole]:
+                yield part, _OBJECTS[part]
+        yield whole, _OBJECTS[whole]
 
 
 def _on_tables(

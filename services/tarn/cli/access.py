@@ -117,7 +117,8 @@ def list_principals(as_json_: Json = False) -> None:
         return
     table = Table("principal", "client id", "", box=None)
     for one in found:
-        table.add_row(one["name"], one["client-id"], "built in" if one["built-in"] else "")
+        limited = "" if one.get("admin", True) else ", no admin"
+        table.add_row(one["name"], one["client-id"], f"built in{limited}" if one["built-in"] else "")
     _out().print(table)
 
 

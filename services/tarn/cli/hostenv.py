@@ -10,7 +10,7 @@ from tarn.cli.settings import Secrets, Settings
 from tarn.core.errors import InvalidError
 
 # Opens the tour: JupyterLab alone would show the user's own empty folder.
-TOUR = "lab/tree/tarn/00_tour.ipynb"
+START = "lab/tree/tarn/start.md"
 HOST = "127.0.0.1"
 TRINO_CATALOG = "tarn"
 TRINO_USER = "cli"
@@ -50,7 +50,7 @@ def host_env(settings: Settings, secrets: Secrets, login: Login) -> dict[str, st
         "TARN_KAFKA_PASSWORD": login.password,
         # The client sends a token without TLS only to a host of this name.
         "TARN_SPARK_REMOTE": f"sc://localhost:{settings.port_spark}/;token={secrets.spark_token}",
-        "TARN_JUPYTER_URL": f"http://{HOST}:{settings.port_jupyter}/{TOUR}?token={secrets.jupyter_token}",
+        "TARN_JUPYTER_URL": f"http://{HOST}:{settings.port_jupyter}/{START}?token={secrets.jupyter_token}",
     }
 
 

@@ -16,7 +16,7 @@ import structlog
 
 from tarn.controller.files import SpecFiles, belongs_to_a_file, no_specs
 from tarn.controller.settle import CLASH, Settlements
-from tarn.core.control.admission import require_own_name
+from tarn.core.control.admission import require_own_name, require_workshop
 from tarn.core.control.declared import Declared, revision_of
 from tarn.core.control.driver import Driver
 from tarn.core.control.model import (
@@ -275,7 +275,9 @@ class Controller:
         known = self._memory.parsed.get(there.name)
         if known is None or known[0] != etag:
             try:
-                known = (etag, there.spec)
+                spec = there.spec
+                require_workshop(spec, file=there.label)
+                known = (etag, spec)
             except InvalidSpecError as e:
                 known = (etag, e)
             self._memory.parsed[there.name] = known

@@ -25,7 +25,8 @@ class Area(Enum):
     REAPER = "the rest of reaper/*"
     CHECKPOINTS = "checkpoints/*"
     TRAIL = "trail/*"
-    SPECS = "specs/*"
+    WORKSHOP_SPECS = "specs/v1/ingestors/ws-*"
+    SPECS = "the rest of specs/*"
     CREDENTIALS = "credentials/*"
 
 
@@ -37,6 +38,9 @@ class Action(Enum):
     LIST = "list"
     DELETE = "delete"
 
+
+AMONG_OTHERS = (Area.METADATA, Area.WORKSHOP_SPECS)
+"""Areas whose objects lie among others: who may list those lists them too."""
 
 StoreRights = Mapping[Area, frozenset[Action]]
 """Actions allowed in each area; none in an area that is not listed."""
@@ -64,6 +68,24 @@ class Right:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What belongs to notebooks and to nobody else: prefixes of names.
+
+    Attributes:
+        namespaces: top-level namespaces of the catalog.
+        topics: topics of Kafka, and groups of their readers.
+        ingestors: declared ingestors, and their streams.
+    """
+
+    namespaces: str
+    topics: str
+    ingestors: str
+
+
+WORKSHOP = Own(namespaces="ws_", topics="workshop.", ingestors="ws-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """A service that holds secrets, in a volume of its own: `secrets-<name>`.
 
@@ -75,6 +97,8 @@ class Service:
         kafka: privileges of its own Kafka user; empty if it has no Kafka user.
         credentials_for: services whose credential it holds: `catalog` (a principal of its own), `spark` or
             `jupyter` (their token).
+        catalog_own: prefix of the top-level namespaces in which its principal may do everything; elsewhere it
+            may read. None: its principal is an admin.
     """
 
     uid: int
@@ -82,6 +106,7 @@ class Service:
     vending: StoreRights | None = None
     kafka: tuple[Right, ...] = ()
     credentials_for: tuple[str, ...] = ()
+    catalog_own: str | None = None
 
 
 _ALL_ACTIONS = frozenset(Action)
@@ -126,6 +151,7 @@ SERVICES: Mapping[str, Service] = {
             Area.DATA: _READ_LIST | {Action.WRITE},
             Area.TRAIL: _READ_LIST,
             # Files of the spec folder, tombstones and status; no object there is ever deleted.
+            Area.WORKSHOP_SPECS: _READ | {Action.WRITE},
             Area.SPECS: _READ_LIST | {Action.WRITE},
             # What the tables take in the store, for the status API.
             Area.MEASURED: _READ,
@@ -167,6 +193,7 @@ SERVICES: Mapping[str, Service] = {
             **_ENGINE,
             Area.MEASURED: _READ,
             Area.CHECKPOINTS: _ALL_ACTIONS,
+            Area.WORKSHOP_SPECS: _READ | {Action.WRITE},
             Area.SPECS: _READ_LIST | {Action.WRITE},
             Area.CREDENTIALS: frozenset({Action.WRITE}),
         },
@@ -190,13 +217,33 @@ SERVICES: Mapping[str, Service] = {
         ),
         credentials_for=("catalog", "spark", "jupyter"),
     ),
-    "jupyter": Service(uid=10011, store=_READER, credentials_for=("catalog", "spark")),
+    # Notebooks: they read everything, and write what is the workshop's.
+    "jupyter": Service(
+        uid=10011,
+        store={
+            **_READER,
+            Area.WORKSHOP_SPECS: _READ | {Action.WRITE},
+            Area.SPECS: _READ_LIST,
+        },
+        kafka=(
+            Right(
+                resource="TOPIC",
+                name=WORKSHOP.topics,
+                prefixed=True,
+                operations=("READ", "WRITE", "CREATE", "DELETE"),
+            ),
+            Right(resource="GROUP", name=WORKSHOP.topics, prefixed=True, operations=("READ", "DELETE")),
+        ),
+        credentials_for=("catalog", "spark"),
+        catalog_own=WORKSHOP.namespaces,
+    ),
     "keeper": Service(
         uid=10012,
         store={
             **_READER,
             Area.CATALOG: _READ_LIST,
             Area.HOLDS: _ALL_ACTIONS,
+            Area.WORKSHOP_SPECS: _READ,
             Area.SPECS: _READ_LIST,
         },
     ),

@@ -519,3 +519,21 @@ def test_no_status_is_written_to_a_store_that_does_not_answer(
     monkeypatch.setattr(specs, "list", there)
     plant.controller.step()
     assert tried == ["orders"]
+
+
+def test_what_a_notebook_may_not_declare_has_no_writer(plant: Plant) -> None:
+    """The store lets notebooks write any object named ws-…; what it says is judged here."""
+    foreign = document("ws-ada-orders")
+    assert foreign["spec"]["table"]["namespace"] == "bronze"
+    plant.specs.change(
+        "ws-ada-orders", lambda found, stamp: applied(found, foreign, file="f", owner=HAND, stamp=stamp)
+    )
+    plant.apply()
+    plant.until(lambda: plant.all_in() and plant.running(1))
+    assert plant.workers() == ["orders/orders/0 Running"]
+    status = plant.specs.status("ws-ada-orders")
+    assert status is not None
+    conditions = parse_report(status, key="k")["conditions"]
+    accepted = next(one for one in conditions if one["type"] == "Accepted")
+    assert (accepted["status"], accepted["reason"]) == (False, "InvalidSpec")
+    assert "spec.table is 'bronze.ws-ada-orders'" in accepted["message"]

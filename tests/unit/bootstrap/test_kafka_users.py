@@ -52,9 +52,10 @@ def test_the_topics_that_are_named_are_those_of_the_code() -> None:
     assert {rule.name for rule in rules() if rule.principal == "User:health"} == {HEALTH_TOPIC}
 
 
-def test_only_the_cli_may_delete_and_nobody_may_change_rules_or_users() -> None:
+def test_only_the_cli_may_delete_everything_and_nobody_may_change_rules_or_users() -> None:
     allowed = [rule for rule in rules() if rule.permission == "ALLOW"]
-    assert {r.principal for r in allowed if r.operation in ("DELETE", "ALTER")} == {"User:cli"}
+    deleting = {(r.principal, r.name) for r in allowed if r.operation in ("DELETE", "ALTER")}
+    assert deleting == {("User:cli", "*"), ("User:jupyter", "workshop.")}
     assert {r.operation for r in allowed if r.resource == "CLUSTER"} == {"DESCRIBE"}
     assert "ALL" not in {r.operation for r in allowed}
 

@@ -12,7 +12,7 @@ from tarn.bootstrap.access import RIGHTS, probe_keys
 from tarn.bootstrap.policies import policies, policy
 from tarn.core.credentials import STORE_USERS
 from tarn.core.errors import InvalidError
-from tarn.core.services import Action, Area
+from tarn.core.services import AMONG_OTHERS, Action, Area
 from tests.support.policies import allows
 
 PARTS = (Area.HOLDS, Area.MEASURED)
@@ -29,7 +29,10 @@ def may(found: dict[str, Any], action: Action, key: str) -> bool:
 @st.composite
 def rights(draw: st.DrawFn) -> dict[Area, frozenset[Action]]:
     held = {area: draw(ACTIONS) for area in Area}
-    return {**held, **{area: held[area] | held[Area.REAPER] for area in PARTS}}
+    # Who may list the specs lists those of the workshop too: it is no right of its own.
+    specs = (held[Area.WORKSHOP_SPECS] | held[Area.SPECS]) - {Action.LIST}
+    parts = {area: held[area] | held[Area.REAPER] for area in PARTS}
+    return {**held, **parts, Area.WORKSHOP_SPECS: specs}
 
 
 @given(held=rights())
@@ -37,8 +40,8 @@ def test_any_rights_are_allowed_and_nothing_else(held: dict[Area, frozenset[Acti
     found = policy(held, "tarn")
     for area, keys in probe_keys("one", "run").items():
         for action in Action:
-            if action is Action.LIST and area is Area.METADATA:
-                continue  # it lies below the same prefix as the data
+            if action is Action.LIST and area in AMONG_OTHERS:
+                continue  # it lies below the same prefix as others
             for key in keys:
                 assert may(found, action, key) == (action in held[area]), (action, key)
     assert not allows(found, "s3:ListBucket", "arn:aws:s3:::tarn", "")
@@ -53,6 +56,19 @@ def test_a_part_with_fewer_rights_than_the_rest_is_refused(
 ) -> None:
     wrong = {**held, Area.REAPER: held[part] | {Action.READ}, part: held[part] - {Action.READ}}
     with pytest.raises(InvalidError, match="fewer rights than the rest of reaper"):
+        policy(wrong, "tarn")
+
+
+@given(held=rights())
+def test_fewer_rights_on_specs_of_the_workshop_than_on_the_rest_are_refused(
+    held: dict[Area, frozenset[Action]],
+) -> None:
+    wrong = {
+        **held,
+        Area.SPECS: held[Area.SPECS] | {Action.READ},
+        Area.WORKSHOP_SPECS: held[Area.WORKSHOP_SPECS] - {Action.READ},
+    }
+    with pytest.raises(InvalidError, match="fewer rights than the rest of specs"):
         policy(wrong, "tarn")
 
 

@@ -40,9 +40,12 @@ USERS = {
     for name in STORE_USERS
 }
 
-# Listing is by prefix: the metadata files have no list right of their own.
+# Listing is by prefix: what lies among others has no list right of its own.
 CELLS = [
-    (area, action) for area in Area for action in Action if (area, action) != (Area.METADATA, Action.LIST)
+    (area, action)
+    for area in Area
+    for action in Action
+    if action is not Action.LIST or area not in (Area.METADATA, Area.WORKSHOP_SPECS)
 ]
 
 
@@ -53,6 +56,7 @@ PREFIXES = {
     "reaper/": Area.REAPER,
     "checkpoints/": Area.CHECKPOINTS,
     "trail/": Area.TRAIL,
+    "specs/v1/ingestors/ws-": Area.WORKSHOP_SPECS,
     "specs/": Area.SPECS,
     "credentials/": Area.CREDENTIALS,
 }

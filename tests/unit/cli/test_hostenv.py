@@ -75,9 +75,7 @@ def test_every_address_is_on_loopback_at_the_published_port():
     assert login == {"SECURITY_PROTOCOL": "SASL_PLAINTEXT", "SASL_MECHANISM": "SCRAM-SHA-512"}
     assert (variables["TARN_KAFKA_USERNAME"], variables["TARN_KAFKA_PASSWORD"]) == ("cli", "k-_secret")
     assert variables["TARN_SPARK_REMOTE"] == "sc://localhost:25002/;token=s-_token"
-    assert variables["TARN_JUPYTER_URL"] == (
-        "http://127.0.0.1:18888/lab/tree/tarn/00_tour.ipynb?token=j-_token"
-    )
+    assert variables["TARN_JUPYTER_URL"] == ("http://127.0.0.1:18888/lab/tree/tarn/start.md?token=j-_token")
     assert variables["TARN_CATALOG_CREDENTIAL"] == "cli-ab12cd:x-_y"
     assert variables["AWS_ACCESS_KEY_ID"] == "TARNCLIAAAAAAAAAAAAA"
     assert variables["AWS_SECRET_ACCESS_KEY"] == "s-_secret"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tarn.core.errors import InvalidSpecError
-from tarn.core.spec import IngestorSpec
+from tarn.core.log_claims import TOPIC_PREFIX as LOG_PREFIX
+from tarn.core.services import WORKSHOP
+from tarn.core.spec import DeadLetters, IngestorSpec, TableRef
 
 
 def require_own_name(name: str, built_in: Mapping[str, IngestorSpec], *, file: str) -> None:
@@ -70,3 +72,51 @@ def require_room(spec: IngestorSpec, others: Mapping[str, IngestorSpec], *, file
                 file=file,
                 other=other.name,
             )
+
+
+def require_workshop(spec: IngestorSpec, *, file: str) -> None:
+    """Require that an ingestor with a name of the workshop takes and fills only what is the workshop's.
+
+    Whoever may write such specs (the store's policies decide by their names) may write no other ones, and
+    ingest, which carries them out, may do everything. So what they may say is decided here.
+
+    Args:
+        spec: the spec to be applied, or to be run.
+        file: what messages call it.
+
+    Raises:
+        InvalidSpecError: it takes or fills something else; names field, value and what is allowed.
+    """
+    if not spec.name.startswith(WORKSHOP.ingestors):
+        return
+    body = spec.spec
+    source = body.source.kafka
+    tables: list[tuple[str, TableRef]] = [("spec.table", body.table)]
+    if body.dead_letters.table != DeadLetters().table:
+        tables.append(("spec.deadLetters.table", body.dead_letters.table))
+    wrong = [
+        (field, str(table), f"a table in a namespace that begins with {WORKSHOP.namespaces!r}")
+        for field, table in tables
+        if not table.namespace.startswith(WORKSHOP.namespaces)
+    ]
+    if source.topic_pattern is not None:
+        wrong.append(("spec.source.kafka.topicPattern", source.topic_pattern, "topics by their names"))
+    wrong += [
+        ("spec.source.kafka", topic, f"topics that begin with {WORKSHOP.topics!r}, or the log of a table")
+        for topic in source.names
+        if not topic.startswith((WORKSHOP.topics, LOG_PREFIX))
+    ]
+    if not spec.stream.startswith(WORKSHOP.ingestors):
+        wrong.append(("metadata.stream", spec.stream, f"a name that begins with {WORKSHOP.ingestors!r}"))
+    if body.run_as is not None:
+        wrong.append(("spec.runAs", body.run_as, "no other principal"))
+    if body.event_time is not None and body.event_time.complete_topic is not None:
+        wrong.append(("spec.eventTime.completeTopic", body.event_time.complete_topic, "no announcements"))
+    if wrong:
+        field, value, allowed = wrong[0]
+        raise InvalidSpecError(
+            f"{file}: {field} is {value!r}, and {spec.name} is an ingestor of the workshop: its name begins "
+            f"with {WORKSHOP.ingestors!r}, so it may have {allowed}",
+            file=file,
+            field=field,
+        )

@@ -1,0 +1,1 @@
+"""Checkers of the exercises: one module per notebook, one function per exercise."""
