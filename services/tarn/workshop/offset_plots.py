@@ -50,7 +50,7 @@ def draw_copies(counts: Mapping[str, pd.Series]) -> None:
             here = int((found >= 2).sum()) if copies == 2 else int((found == copies).sum())
             ax.barh(at, here, left=left, color=color, height=0.6)
             if here:
-                words = {0: "missing", 1: "once", 2: "more than once"}[copies]
+                words = {0: "missing", 1: "once", 2: "doubled"}[copies]
                 ax.text(left + here / 2, at, f"{here:,} {words}", ha="center", va="center", color="white")
             left += here
     ax.set(

@@ -2,7 +2,7 @@
 
     python -m tarn.workshop.offset_writer --student ada --topic payments --table tickets --die-at files
 
-It keeps its position in the snapshot of the very commit that adds the rows; with `--position-file` it does
+It keeps its position in the snapshot of the very commit that adds the rows. With `--position-file` it does
 what many programs do, and writes it to a file after the commit. Notebook 04 shows the difference.
 """
 
