@@ -145,6 +145,7 @@ def draw_bounds(table: Table, column: str, above: float) -> None:
     """Plot the range of a column in each data file, and which files a query above a limit has to open."""
     found = bounds(table, column)
     _, ax = plt.subplots(figsize=(9, 0.4 * len(found) + 1.5))
+    ax.use_sticky_edges = False
     for at, (least, greatest) in enumerate(zip(found["least"], found["greatest"], strict=True)):
         opened = greatest > above
         ax.barh(at, greatest - least, left=least, color=ORANGE if opened else GREY, height=0.6)

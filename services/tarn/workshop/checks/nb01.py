@@ -19,7 +19,7 @@ def exercise_1(lab: Lab, answer: Any) -> Verdict:
     parts = (1, 1, len(anatomy.manifests(table)), len(anatomy.data_files(table)))
     if answer == sum(parts):
         return right(
-            f"1 metadata file, 1 manifest list, {parts[2]} manifests, {parts[3]} data files; nothing is listed."
+            f"1 metadata file, 1 manifest list, {parts[2]} manifests, {parts[3]} data files; none is listed."
         )
     near = {
         sum(parts) - 1: "one is missing: the metadata file and the manifest list are two objects",
