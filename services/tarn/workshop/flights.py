@@ -20,6 +20,11 @@ YEAR = 2013
 SEED = 2013
 MS = 1_000
 NEAR = timedelta(days=2)
+TIMETABLE = (
+    *("date", "time_hour", "hour", "carrier", "flight", "tailnum", "origin", "dest", "distance"),
+    *("dep_delay", "arr_delay", "air_time"),
+)
+"""Columns of `timetable`."""
 
 
 def events(*, days: int, start: str) -> list[dict[str, Any]]:
@@ -57,3 +62,28 @@ def reference(name: str) -> pd.DataFrame:
     if name not in REFERENCE_NAMES:
         raise InvalidError(f"there is no {name!r}; choose one of {', '.join(REFERENCE_NAMES)}")
     return read_reference(name).to_pandas()
+
+
+def timetable(first: date, days: int) -> pa.Table:
+    """Return the flights that were to leave New York on some days, in the order of the timetable.
+
+    `date` and `hour` are those of the scheduled departure in New York, `time_hour` is the same hour in UTC.
+    Delays are in minutes: a flight without `dep_delay` did not leave.
+
+    Args:
+        first: the first day, of the year 2013.
+        days: how many days.
+
+    Raises:
+        InvalidError: the days are not all in 2013.
+    """
+    last = first + timedelta(days=days - 1)
+    if days < 1 or (first.year, last.year) != (YEAR, YEAR):
+        raise InvalidError(f"{days} days from {first} on: the flights are those of {YEAR}")
+    rows = read_flights()
+    in_year = pc.add(pc.multiply(rows["month"], 100), rows["day"])
+    since = pc.greater_equal(in_year, first.month * 100 + first.day)
+    rows = rows.filter(pc.and_(since, pc.less_equal(in_year, last.month * 100 + last.day)))
+    parts = zip(*(rows[part].to_pylist() for part in ("year", "month", "day")), strict=True)
+    dates = pa.array([date(*part) for part in parts], pa.date32())
+    return rows.append_column("date", dates).select(TIMETABLE).sort_by("time_hour")
