@@ -86,7 +86,7 @@ _ALL = (
         aim="can break the way in at its worst places, and prove by offsets that every row is there once",
         minutes=20,
         needs=("kafka", "ingest", "gateway"),
-        names=("payments", "tickets"),
+        names=("payments", "tickets", "careless", "receipts"),
     ),
     Notebook(
         number="05",
