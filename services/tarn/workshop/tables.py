@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
@@ -133,3 +134,8 @@ def refused(attempt: Callable[[], Any]) -> bool:
     except OSError as error:
         return "ACCESS_DENIED" in str(error) or "AccessDenied" in str(error)
     return False
+
+
+def arrow(columns: dict[str, list[Any]], *, like: Table) -> pa.Table:
+    """Return columns of values as Arrow data that can be appended to a table."""
+    return pa.table(columns, schema=like.schema().as_arrow())
