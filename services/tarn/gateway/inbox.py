@@ -8,6 +8,7 @@ once its rows can be read, or are certainly not in the table. What a client repe
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +55,8 @@ log = structlog.get_logger()
 
 FORGOTTEN_S = 30.0
 """A commit that took longer may have landed before the table forgot this gateway, in seconds."""
+NEVER = sys.maxsize
+"""Of writes or bytes that wait: more than there can be."""
 GAP_LOOK_S = 0.01
 """How often writes that wait for rows before them are looked at, in seconds."""
 
@@ -95,6 +98,7 @@ class Inbox:
         self._queue: deque[Waiting] = deque()
         self._bytes = 0
         self._closed = False
+        self._wake_writes = self._wake_bytes = NEVER
         self._plan: Plan | None = None
         self._fields: object = None
         self._decoder: Decoder | None = None
@@ -129,7 +133,8 @@ class Inbox:
             waiting = Waiting(write, Future(), self._context.clock())
             self._queue.append(waiting)
             self._bytes += write.bytes
-            self._changed.notify_all()
+            if len(self._queue) >= self._wake_writes or self._bytes >= self._wake_bytes:
+                self._changed.notify_all()
         return waiting.answer
 
     def withdraw(self, answer: Future[Receipt]) -> bool:
@@ -245,13 +250,37 @@ class Inbox:
     def _wait(self) -> bool:
         """Wait for writes, and for those that will come with them; False if there will be none."""
         with self._changed:
-            wait_for = self._changed.wait_for
-            wait_for(lambda: self._queue or self._closed)
-            wait_for(lambda: not self._committing or self._bytes >= TOGETHER_BYTES or self._closed)
+            self._until(
+                lambda: not self._committing or self._bytes >= TOGETHER_BYTES or self._closed,
+                size=TOGETHER_BYTES,
+            )
+            self._until(lambda: self._queue or self._closed, writes=1)
             group = self._group
             left_s = group.left_s(self._context.clock())
-            wait_for(lambda: len(self._queue) >= group.writes or self._closed, timeout=left_s)
+            self._until(
+                lambda: len(self._queue) >= group.writes or self._closed,
+                writes=group.writes,
+                timeout_s=left_s,
+            )
             return bool(self._queue)
+
+    def _until(
+        self,
+        ready: Callable[[], object],
+        *,
+        writes: int = NEVER,
+        size: int = NEVER,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Wait with the lock; a write wakes this thread only if so many wait with it, or so many bytes.
+
+        To wake it for each of the writes that it waits for costs as much as to take them.
+        """
+        self._wake_writes, self._wake_bytes = writes, size
+        try:
+            self._changed.wait_for(ready, timeout=timeout_s)
+        finally:
+            self._wake_writes = self._wake_bytes = NEVER
 
     def prepare(self) -> Prepared | None:
         """Take what waits, and put its file into the store; None if nothing is left to be committed.
@@ -433,7 +462,9 @@ class Inbox:
         if taken.stale:
             self._plan = None
         elif later and not taken.parts and not taken.repeats:
-            self._changed.wait(timeout=GAP_LOOK_S)  # for the rows before those that wait
+            # For the rows before those that wait.
+            waiting = len(self._queue)
+            self._until(lambda: len(self._queue) > waiting, writes=waiting + 1, timeout_s=GAP_LOOK_S)
 
     def _answer_repeats(self, plan: Plan, taken: Taken) -> None:
         for one in taken.repeats:

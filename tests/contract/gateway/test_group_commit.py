@@ -116,6 +116,31 @@ def test_what_comes_while_a_commit_is_under_way_is_one_file(lake: Lake) -> None:
     assert sorted(row["id"] for row in lake.rows()) == [1, 2, 3]
 
 
+def test_a_write_wakes_the_inbox_only_when_something_is_to_be_done(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_wait, "WAIT_S_MAX", 20.0)
+    now_s = [0.0]
+    with running(lake, lambda: now_s[0]) as (box, commits):
+        first = box.submit(write(1))
+        begun(commits, 1)
+        woken: list[int] = []
+        wake = box._changed.notify_all
+        monkeypatch.setattr(box._changed, "notify_all", lambda: (woken.append(box.waiting[0]), wake())[1])
+        during = [box.submit(write(number)) for number in range(2, 12)]
+        assert woken == [], "a commit is under way"
+        now_s[0] = 15.0
+        commits.permits.release()
+        assert first.result(30).accepted == 1
+        eventually(lambda: box._wake_writes == 11, timeout_s=15, what="they are waited for", pause_s=0.01)
+        assert woken == [10], "the commit has ended"
+        back = box.submit(write(20))
+        begun(commits, 2)
+        assert woken == [10, 11], "all are there that the commit before leads one to expect"
+        commits.permits.release()
+        assert len(set(snapshots(*during, back))) == 1
+
+
 def test_a_large_file_is_made_while_the_one_before_is_committed(lake: Lake) -> None:
     with running(lake) as (box, commits):
         first = box.submit(write(1))
