@@ -95,7 +95,7 @@ def killed_at(step: str | None) -> Callable[[str], None]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the writer."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--student", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--table", required=True)
