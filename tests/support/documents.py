@@ -9,7 +9,13 @@ from pathlib import Path
 
 README_RUN, README_KEPT_BACK = 12, 1
 """Number of README blocks that tests/notebooks/test_readme.py runs, and number that it skips."""
-DOCS = {"docs/catalog.md": 1, "docs/clients.md": 2, "docs/gateway.md": 5, "docs/ingestion.md": 3}
+DOCS = {
+    "docs/catalog.md": 1,
+    "docs/clients.md": 2,
+    "docs/gateway.md": 5,
+    "docs/ingestion.md": 3,
+    "docs/stream.md": 1,
+}
 """Number of blocks of every other document that tests/notebooks/test_readme.py runs."""
 DOCS_ELSEWHERE = {"docs/pipeline.md": 2}
 """Number of those that test_read_stream.py and test_spark_streams.py of the tier integration run."""
