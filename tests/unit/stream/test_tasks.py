@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -298,18 +297,3 @@ def test_without_a_state_that_can_be_used_it_begins_where_the_log_does(stored: A
 def test_each_partition_has_a_place_of_its_own_for_its_state() -> None:
     places = [(PARTIALS, 0), *((EVENTS, p) for p in range(6))]
     assert [state_partition(*place) for place in places] == [*range(7)]
-
-
-def test_how_long_a_step_has_taken_nothing() -> None:
-    async def run() -> None:
-        kafka, clock = Kafka([1, 2]), Clock()
-        tasks = tasks_of(kafka, clock)
-        await tasks.assigned([PLACE])
-        clock.now_s = 5.0
-        assert tasks.standing_s(PLACE) == 5.0
-        await play(tasks, kafka, 0, 1)
-        clock.now_s = 6.5
-        assert tasks.standing_s(PLACE) == 1.5
-        assert json.loads(json.dumps(tasks.steps()[PLACE].to_data())) == {"next": 1, "total": 1}
-
-    asyncio.run(run())

@@ -41,6 +41,8 @@ PREPARE_WAIT_S_MAX = 10.0
 LOOK_EVERY_S = 5.0
 SILENT_S_MAX = 15.0
 STANDING_S_MAX = 60.0
+STANDING_TIMES_MAX = 3
+"""After so many times as long as makes it unhealthy, the process ends and begins again."""
 ASSIGNED_WITHIN_S = 90.0
 STOP_WAIT_S = 8.0
 HEAD_BYTES_MAX = 16 << 10
@@ -76,9 +78,8 @@ class Service:
         self._waits_for: str | None = "the service starts"
         self._answered_s = time.monotonic()
         self._started_s = time.monotonic()
-        self._ends: Mapping[int, int] = {}
+        self._behind: dict[Place, tuple[int, float]] = {}
         self._tasks: Tasks | None = None
-        self._assigned = False
         self._failure: asyncio.Future[BaseException] | None = None
         self._told: dict[int, int] = {}
 
@@ -93,19 +94,33 @@ class Service:
         now_s, found = time.monotonic(), []
         if now_s - self._answered_s > SILENT_S_MAX:
             found.append(f"Kafka has not answered for {now_s - self._answered_s:.0f} s")
+        return [*found, *self._standing(1)]
+
+    def _standing(self, times: int) -> list[str]:
+        """What does not go on although Kafka answers.
+
+        Args:
+            times: how many times as long as usual it has stood.
+        """
         assert self._tasks is not None
-        steps = self._tasks.steps()
-        if not steps and not self._assigned and now_s - self._started_s > ASSIGNED_WITHIN_S:
-            found.append(f"no partitions were assigned within {ASSIGNED_WITHIN_S:.0f} s")
-        for place, step in steps.items():
-            end = self._ends.get(place.partition, 0) if place.topic == EVENTS else 0
-            standing_s = self._tasks.standing_s(place)
-            if step.next_offset < end and standing_s > STANDING_S_MAX:
-                found.append(
-                    f"{place.topic}, partition {place.partition}: stands at offset {step.next_offset} of "
-                    f"{end} for {standing_s:.0f} s"
-                )
-        return found
+        now_s = time.monotonic()
+        waits_s = now_s - self._started_s
+        if not self._tasks.assignments and waits_s > ASSIGNED_WITHIN_S * times:
+            return [f"no partitions were assigned within {waits_s:.0f} s"]
+        return [
+            f"{place.topic}, partition {place.partition}: stands at offset {at} for {now_s - since_s:.0f} s"
+            for place, (at, since_s) in self._behind.items()
+            if now_s - since_s > STANDING_S_MAX * times
+        ]
+
+    def _note_ends(self, ends: Mapping[int, int]) -> None:
+        """Note which partitions are behind their log, and since when at the same offset."""
+        assert self._tasks is not None
+        now_s, before, self._behind = time.monotonic(), self._behind, {}
+        for place, at in self._tasks.positions().items():
+            if place.topic == EVENTS and at < ends.get(place.partition, 0):
+                known = before.get(place)
+                self._behind[place] = known if known is not None and known[0] == at else (at, now_s)
 
     async def run(self, stop: asyncio.Event) -> int:
         """Work until asked to stop; returns the exit code."""
@@ -200,7 +215,6 @@ class Service:
         return None
 
     def _step(self, source: Source, place: Place, state: Mapping[str, Any] | None) -> Step:
-        self._assigned = True
         if place.topic == EVENTS:
             windows = (
                 PartitionWindows(self._rules)
@@ -257,11 +271,16 @@ class Service:
                 await asyncio.sleep(1.0)
 
     async def _look(self, reader: Reader, source: Source) -> None:
-        """Ask Kafka for the ends of the topic, every few seconds: health depends on true answers."""
+        """Ask Kafka for the ends of the topic, every few seconds: health depends on true answers.
+
+        Whoever stands still while it answers ends: a reader that hangs is in threads of libraries.
+        """
         while True:
             with contextlib.suppress(KafkaError, TimeoutError):
-                self._ends = await asyncio.wait_for(reader.ends(EVENTS, source.partitions), SILENT_S_MAX)
+                self._note_ends(await asyncio.wait_for(reader.ends(EVENTS, source.partitions), SILENT_S_MAX))
                 self._answered_s = time.monotonic()
+                for one in self._standing(STANDING_TIMES_MAX):
+                    self._failed(UnavailableError(f"{one}; the service starts again"))
             await asyncio.sleep(LOOK_EVERY_S)
 
 

@@ -60,7 +60,6 @@ class _Task:
     step: Step
     saved_s: float
     saved_offset: int
-    moved_s: float
     sought_s: float
     seeks: int = 1
     skipped: bool = False
@@ -95,6 +94,8 @@ class Tasks:
         self._save_every_s = save_every_s
         self._tasks: dict[Place, _Task] = {}
         self._turn = asyncio.Lock()
+        self.assignments = 0
+        """How often places were assigned, if only none."""
 
     def steps(self) -> Mapping[Place, Step]:
         """The steps of this process."""
@@ -104,20 +105,16 @@ class Tasks:
         """The offset that comes next, by place."""
         return {place: task.step.next_offset for place, task in self._tasks.items()}
 
-    def standing_s(self, place: Place) -> float:
-        """How long a step has taken nothing, in seconds."""
-        task = self._tasks.get(place)
-        return 0.0 if task is None else self._monotonic() - task.moved_s
-
     async def assigned(self, places: Iterable[Place]) -> None:
         """Load the states of the places that this process has from now on."""
         async with self._turn:
             self._tasks = {}
+            self.assignments += 1
             for place in sorted(places):
                 now_s = self._monotonic()
                 step = await self._load(place)
                 await self._kafka.seek(place, step.next_offset)
-                self._tasks[place] = _Task(step, now_s, step.next_offset, now_s, self._monotonic())
+                self._tasks[place] = _Task(step, now_s, step.next_offset, self._monotonic())
             log.info(
                 "partitions assigned",
                 next={f"{place.topic}-{place.partition}": at for place, at in self.positions().items()},
@@ -160,8 +157,7 @@ class Tasks:
             task.sent.append(await self._kafka.send(message))
             if len(task.sent) >= PENDING_MAX:
                 await _acknowledged(task)
-        task.moved_s = self._monotonic()
-        if task.moved_s - task.saved_s >= self._save_every_s:
+        if self._monotonic() - task.saved_s >= self._save_every_s:
             await self._save(place, task)
 
     async def look(self) -> None:
