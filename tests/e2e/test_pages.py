@@ -41,6 +41,7 @@ DOORS = {
     "ingest": Door(variable="TARN_PORT_INGEST", path="/status", names=("ingest",)),
     "ingest-api": Door(variable="TARN_PORT_INGEST", path="/v1", names=("ingest",)),
     "gateway": Door(variable="TARN_PORT_GATEWAY", path="/openapi.json", names=("gateway",)),
+    "stream": Door(variable="TARN_PORT_STREAM", path="/v1/windows", names=("stream",)),
 }
 
 

@@ -133,7 +133,13 @@ def other(stack: Stack) -> Stack:
     from tests.support.stack import free_ports
 
     names = ["TARN_PORT_S3", "TARN_PORT_CATALOG", "TARN_PORT_KAFKA", "TARN_PORT_SPARK", "TARN_PORT_SPARK_UI"]
-    names += ["TARN_PORT_TRINO", "TARN_PORT_INGEST", "TARN_PORT_GATEWAY", "TARN_PORT_JUPYTER"]
+    names += [
+        "TARN_PORT_TRINO",
+        "TARN_PORT_INGEST",
+        "TARN_PORT_GATEWAY",
+        "TARN_PORT_JUPYTER",
+        "TARN_PORT_STREAM",
+    ]
     return Stack(name="tarn-refused-test", ports=free_ports(names))
 
 

@@ -24,6 +24,7 @@ PORT_OF = {
     "ingest": "TARN_PORT_INGEST",
     "gateway": "TARN_PORT_GATEWAY",
     "jupyter": "TARN_PORT_JUPYTER",
+    "stream": "TARN_PORT_STREAM",
 }
 
 SWITCH_USERS = """

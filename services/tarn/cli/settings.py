@@ -41,6 +41,7 @@ class Settings(StoreSettings, KafkaSettings):
     port_trino: PublishedPort = 8080
     port_ingest: PublishedPort = 8091
     port_gateway: PublishedPort = 8090
+    port_stream: PublishedPort = 8092
     port_jupyter: PublishedPort = 8888
 
 

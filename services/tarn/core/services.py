@@ -186,6 +186,19 @@ SERVICES: Mapping[str, Service] = {
         uid=10010,
         kafka=(Right(resource="TOPIC", name="flight-events", operations=("READ", "WRITE", "CREATE")),),
     ),
+    # Live windows over the demo's flights. It reads the last of its alerts and partials for its page.
+    "stream": Service(
+        uid=10015,
+        kafka=(
+            Right(resource="TOPIC", name="flight-events", operations=("READ",)),
+            Right(
+                resource="TOPIC", name="flight-stream.", prefixed=True, operations=("READ", "WRITE", "CREATE")
+            ),
+            Right(resource="TOPIC", name="flight-windows", operations=("WRITE", "CREATE")),
+            Right(resource="TOPIC", name="flight-alerts", operations=("READ", "WRITE", "CREATE")),
+            Right(resource="GROUP", name="flight-stream", operations=("READ",)),
+        ),
+    ),
     # A person's tools, also from the host. The token of JupyterLab is there to be shown.
     "cli": Service(
         uid=10007,

@@ -50,6 +50,7 @@ pytestmark = pytest.mark.filterwarnings(f"ignore:{OLD}:DeprecationWarning")
 
 OTHER, OWN, HEALTH, INTERNAL = "somebody-elses", "flight-events", "_tarn_health", "__consumer_offsets"
 LOG, CLAIMS = "tarn.log.a-table", "tarn.log.claims.a-table"
+PARTIALS, WINDOWS, ALERTS = "flight-stream.partials", "flight-windows", "flight-alerts"
 INVALID_RECORD = 87
 ROOT = Path(__file__).parents[3]
 NEW_SETTINGS = ("authorizer.", "super.users", "allow.everyone", "config.providers")
@@ -299,6 +300,14 @@ def actions(user: str) -> dict[str, Callable[[Clients], None]]:
         "read claims": lambda c: c.read(CLAIMS),
         "write claims": lambda c: c.write(CLAIMS),
         "make claims": lambda c: c.make(f"tarn.log.claims.of-{user}"),
+        "read partials": lambda c: c.read(PARTIALS),
+        "write partials": lambda c: c.write(PARTIALS),
+        "make topics of windows": lambda c: c.make(f"flight-stream.of-{user}"),
+        "read windows": lambda c: c.read(WINDOWS),
+        "write windows": lambda c: c.write(WINDOWS),
+        "read alerts": lambda c: c.read(ALERTS),
+        "write alerts": lambda c: c.write(ALERTS),
+        "commit for the group of windows": lambda c: c.commit("flight-stream"),
         "give rights": Clients.grant,
         "set a password": Clients.take_a_password,
     }
@@ -316,6 +325,10 @@ MAY = {
         "make a table's log",
         "read claims",
         "make claims",
+        "read partials",
+        "make topics of windows",
+        "read windows",
+        "read alerts",
     },
     "gateway": {
         "write a table's log",
@@ -346,6 +359,14 @@ MAY = {
         "read claims",
         "write claims",
         "make claims",
+        "read partials",
+        "write partials",
+        "make topics of windows",
+        "read windows",
+        "write windows",
+        "read alerts",
+        "write alerts",
+        "commit for the group of windows",
     },
     "spark": {
         "read another topic",
@@ -353,6 +374,19 @@ MAY = {
         "read the health topic",
         "read a table's log",
         "read claims",
+        "read partials",
+        "read windows",
+        "read alerts",
+    },
+    "stream": {
+        "read flight-events",
+        "read partials",
+        "write partials",
+        "make topics of windows",
+        "write windows",
+        "read alerts",
+        "write alerts",
+        "commit for the group of windows",
     },
     "replay": {"read flight-events", "write flight-events"},
     "health": {"read the health topic", "write the health topic"},
@@ -368,6 +402,9 @@ def topics(broker: Broker) -> None:
         OWN,
         LOG,
         CLAIMS,
+        PARTIALS,
+        WINDOWS,
+        ALERTS,
         *(f"{kind}-{user}" for kind in ("for", "wide") for user in (*USERS, STRANGER)),
     )
     cli.admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1) for topic in about])

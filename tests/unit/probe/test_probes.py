@@ -98,7 +98,7 @@ def test_what_the_watch_ends_comes_back(service: str) -> None:
     assert any(str(mount).startswith("/tmp:") for mount in found["tmpfs"]), "the watch keeps its state there"
 
 
-@pytest.mark.parametrize("service", ["minio", "trino", "ingest", "jupyter", "catalog", "gateway"])
+@pytest.mark.parametrize("service", ["minio", "trino", "ingest", "jupyter", "catalog", "gateway", "stream"])
 @pytest.mark.parametrize("status", [b"200 OK", b"401 Unauthorized", b"500 Oh", b"503 Busy"])
 def test_any_answer_shows_that_the_process_gets_on(
     service: str, status: bytes, monkeypatch: pytest.MonkeyPatch
@@ -115,7 +115,7 @@ def test_any_answer_shows_that_the_process_gets_on(
 
 
 @pytest.mark.parametrize(
-    "service", ["minio", "trino", "ingest", "jupyter", "catalog", "kafka", "spark", "gateway"]
+    "service", ["minio", "trino", "ingest", "jupyter", "catalog", "kafka", "spark", "gateway", "stream"]
 )
 def test_a_frozen_process_behind_an_open_port_is_not_alive(
     service: str, monkeypatch: pytest.MonkeyPatch

