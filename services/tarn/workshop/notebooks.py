@@ -77,7 +77,7 @@ _ALL = (
         aim="can bring a topic into a table, measure how fresh it is, and choose an acknowledgement",
         minutes=20,
         needs=("kafka", "ingest", "gateway"),
-        names=("orders", "carts"),
+        names=("orders", "carts", "letters"),
     ),
     Notebook(
         number="04",
