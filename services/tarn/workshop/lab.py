@@ -13,13 +13,15 @@ from tarn.workshop import progress as shown
 from tarn.workshop.notebooks import Notebook, notebook
 from tarn.workshop.settings import WorkshopSettings, read_settings, require_student
 from tarn.workshop.verdict import Verdict, wrong
-from tarn.workshop.web import Web
+from tarn.workshop.web import Answer, Web
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyarrow.fs import FileSystem
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
+    from tarn.client import RowWriter
     from tarn.workshop.ingestors import Ingestors
     from tarn.workshop.topics import Place, Row, Topics
 
@@ -186,6 +188,23 @@ class Lab:
         _ = self.catalog
 
     @cached_property
+    def store(self) -> FileSystem:
+        """The object store with the notebooks' own key, which reads files of tables; paths: bucket, key."""
+        from urllib.parse import urlsplit
+
+        from pyarrow import fs
+
+        access = self._settings.store_access()
+        where = urlsplit(access["endpoint"])
+        return fs.S3FileSystem(
+            endpoint_override=where.netloc,
+            scheme=where.scheme,
+            region=access["region"],
+            access_key=access["access_key_id"],
+            secret_key=access["secret_access_key"],
+        )
+
+    @cached_property
     def topics(self) -> Topics:
         """The student's topics."""
         from tarn.workshop.topics import Topics
@@ -217,6 +236,37 @@ class Lab:
         """A token of the notebooks' principal, for the gateway and the catalog's REST API."""
         found: str = self._principal.token()
         return found
+
+    def rest(
+        self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        """Send one request to the catalog's REST API, with the notebooks' token.
+
+        Args:
+            method: GET, POST and the like.
+            path: below the catalog's address, as in "v1/namespaces".
+            body: what is sent as JSON; None for nothing.
+            headers: more headers.
+
+        Raises:
+            UnavailableError: the catalog does not answer.
+        """
+        self._require_namespace()
+        return Web("catalog", self._settings.catalog_uri).ask(
+            method, path, body, headers={**(headers or {}), "Authorization": f"Bearer {self.token()}"}
+        )
+
+    def writer(self, table: str, **options: Any) -> RowWriter:
+        """Return a writer of rows through the gateway; `options` are those of `tarn.client.writer`."""
+        from tarn.client import writer
+
+        settings = self._settings
+        own = {
+            "gateway": settings.gateway_uri,
+            "catalog": settings.catalog_uri,
+            "credential": settings.secret("catalog_credential"),
+        }
+        return writer(table, **{**own, **options})
 
     def produce(
         self,

@@ -77,7 +77,7 @@ _ALL = (
         aim="can bring a topic into a table, measure how fresh it is, and choose an acknowledgement",
         minutes=20,
         needs=("kafka", "ingest", "gateway"),
-        names=("orders", "carts"),
+        names=("orders", "carts", "letters"),
     ),
     Notebook(
         number="04",
@@ -86,7 +86,7 @@ _ALL = (
         aim="can break the way in at its worst places, and prove by offsets that every row is there once",
         minutes=20,
         needs=("kafka", "ingest", "gateway"),
-        names=("payments", "tickets"),
+        names=("payments", "tickets", "careless", "receipts"),
     ),
     Notebook(
         number="05",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
@@ -80,6 +81,14 @@ def said(table: Table, snapshot: Snapshot | None, entry: str) -> dict[str, Any]:
     raise KeyError(f"no snapshot of {'.'.join(table.name())} has {entry}")
 
 
+def offset_maps(table: Table, stream: str) -> list[dict[int, int]]:
+    """Return the offset map of each kept commit of a stream, in order: partition to the next offset."""
+    entry = f"tarn.offsets.{stream}"
+    kept = sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0)
+    texts = [text for one in kept if (text := summary_of(one).get(entry)) is not None]
+    return [{int(p): int(o) for p, o in json.loads(text)["next"].items()} for text in texts]
+
+
 def back_from(table: Table, snapshot: Snapshot | None) -> Iterator[Snapshot]:
     """Yield a snapshot and its ancestors, newest first, as far as they are kept."""
     while snapshot is not None:
@@ -125,3 +134,8 @@ def refused(attempt: Callable[[], Any]) -> bool:
     except OSError as error:
         return "ACCESS_DENIED" in str(error) or "AccessDenied" in str(error)
     return False
+
+
+def arrow(columns: dict[str, list[Any]], *, like: Table) -> pa.Table:
+    """Return columns of values as Arrow data that can be appended to a table."""
+    return pa.table(columns, schema=like.schema().as_arrow())

@@ -1,0 +1,94 @@
+"""Exercises of notebook 03: latency of a batch, a spec, the choice of an acknowledgement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tarn.core.errors import InvalidSpecError
+from tarn.core.spec import parse_document, spec_of
+from tarn.workshop.verdict import Verdict, right, wrong
+
+if TYPE_CHECKING:
+    from tarn.workshop.lab import Lab
+
+TYPES = {
+    "sensor": ("string",),
+    "at": ("timestamptz",),
+    "celsius": ("double", "float"),
+    "ok": ("boolean",),
+}
+WHY = {
+    "at": "a time with a zone, as the Z in the message is one",
+    "celsius": "a number with a fraction",
+    "ok": "true or false",
+    "sensor": "text",
+}
+WAYS = {
+    "a": ("lake", "she reads the table on the next page, so the row has to be there"),
+    "b": ("log", "many small writes, and nobody reads a single one: waiting for commits buys nothing"),
+    "c": ("lake", "the report starts right after the answer, and has to find the row"),
+    "d": ("log", "acknowledged in the log is safe, and nobody has to wait for a commit"),
+}
+
+
+def exercise_1(_: Lab, answer: Any) -> Verdict:
+    """The latency of a batch between two wishes."""
+    seconds = float(answer)
+    if seconds >= 1:
+        return wrong(
+            f"with {seconds:g} s a row may wait {seconds:g} s for others alone, and the commit comes on top",
+            "below one second, with some room for the commit itself.",
+        )
+    if seconds < 0.5:
+        return wrong(
+            f"with {seconds:g} s there may be {1 / max(seconds, 0.001):,.0f} commits a second",
+            "two commits a second are one every half second.",
+        )
+    return right(
+        f"At most {1 / seconds:.1f} commits a second, and {1 - seconds:.2g} s are left for the commit."
+    )
+
+
+def exercise_2(lab: Lab, answer: Any) -> Verdict:
+    """A spec for messages of sensors."""
+    if not isinstance(answer, str | dict):
+        return wrong(f"{answer!r} is no spec", "take the text of section 1, and change it.")
+    try:
+        document = parse_document(answer, file="your spec") if isinstance(answer, str) else answer
+        spec = spec_of(document, file="your spec")
+    except InvalidSpecError as e:
+        return wrong(e.message, "ingest would say the same; the message has the field and what is allowed.")
+    body = spec.spec
+    topic = f"workshop.{lab.student}.readings"
+    if body.source.kafka.names != (topic,):
+        return wrong(f"it reads {body.source.kafka}, not {topic}", 'lab.topic("readings") is its name.')
+    if str(body.table) != f"{lab.namespace}.readings":
+        return wrong(f"its table is {body.table}, not {lab.namespace}.readings")
+    if not spec.name.startswith(f"ws-{lab.student}-"):
+        return wrong(
+            f"its name is {spec.name!r}; a notebook may declare ingestors that begin with ws-{lab.student}-",
+            'lab.ingestor("readings") is a good name.',
+        )
+    fields = {field.name: field for field in body.fields or ()}
+    if missing := sorted(TYPES.keys() - fields.keys()):
+        return wrong(f"the column {missing[0]} is missing", "schema.fields has one line per column.")
+    for name, types in TYPES.items():
+        if fields[name].type not in types:
+            return wrong(f"{name} is {fields[name].type}; it has to be {types[0]}: {WHY[name]}")
+    for name in ("sensor", "at"):
+        if not fields[name].required:
+            return wrong(f"{name} is not required: a message without it would become a row", "required: true")
+    return right("Ingest would take it.")
+
+
+def exercise_3(_: Lab, answer: Any) -> Verdict:
+    """Which acknowledgement for whom."""
+    given = dict(answer)
+    for letter, (way, why) in WAYS.items():
+        if letter not in given:
+            return wrong(f"{letter} is missing", 'a dict, as in {"a": "lake", "b": "log", …}')
+        if given[letter] not in ("lake", "log"):
+            return wrong(f"{letter}: {given[letter]!r} is no acknowledgement", '"lake" or "log"')
+        if given[letter] != way:
+            return wrong(f"{letter}: {why}")
+    return right("Who reads at once waits for the lake; who only has to be sure waits for the log.")
