@@ -129,8 +129,9 @@ _ALL = (
         slug="live",
         title="Live",
         aim="can set windows over a stream beside the tables that it fills",
-        minutes=15,
-        needs=("kafka", "ingest", "stream"),
+        minutes=40,
+        needs=("kafka", "ingest", "trino"),
+        names=("departures",),
     ),
     Notebook(
         number="10",
