@@ -104,7 +104,7 @@ _ALL = (
         aim="can read the past, publish what was audited only, and take a stream back with its offsets",
         minutes=20,
         needs=("kafka", "ingest", "trino", "spark"),
-        names=("prices", "readings"),
+        names=("prices", "coldstore"),
     ),
     Notebook(
         number="07",

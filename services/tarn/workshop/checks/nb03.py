@@ -1,16 +1,20 @@
-"""Exercises of notebook 03: latency of a batch, a spec, the choice of an acknowledgement."""
+"""Exercises of notebook 03: latency of a batch, freshness, a spec, the choice of an acknowledgement."""
 
 from __future__ import annotations
 
+from math import isclose
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from tarn.core.errors import InvalidSpecError
 from tarn.core.spec import parse_document, spec_of
+from tarn.workshop.freshness import of_rows
 from tarn.workshop.verdict import Verdict, right, wrong
 
 if TYPE_CHECKING:
     from tarn.workshop.lab import Lab
 
+TOLERANCE = 1e-6
 TYPES = {
     "sensor": ("string",),
     "at": ("timestamptz",),
@@ -33,6 +37,8 @@ WAYS = {
 
 def exercise_1(_: Lab, answer: Any) -> Verdict:
     """The latency of a batch between two wishes."""
+    if isinstance(answer, bool) or not isinstance(answer, Real):
+        return wrong(f"answer is of type {type(answer).__name__}, asked for is a number of seconds")
     seconds = float(answer)
     if seconds >= 1:
         return wrong(
@@ -50,6 +56,37 @@ def exercise_1(_: Lab, answer: Any) -> Verdict:
 
 
 def exercise_2(lab: Lab, answer: Any) -> Verdict:
+    """A function that returns the 95th percentile of how long rows waited."""
+    if not callable(answer):
+        return wrong(f"{answer!r} is no function", "write answer = fresh_within, without parentheses.")
+    rows = of_rows(lab.catalog.load_table(lab.name("orders")), lab.ingestor("orders"))
+    seconds = rows["seconds"]
+    given = answer(rows.copy())
+    if isinstance(given, bool) or not isinstance(given, Real):
+        return wrong(
+            f"it returned something of type {type(given).__name__}, asked for is a number of seconds",
+            'rows["seconds"] is a series; it has methods for this.',
+        )
+    true = float(seconds.quantile(0.95))
+    others = {
+        "the mean": seconds.mean(),
+        "the median": seconds.median(),
+        "the longest wait": seconds.max(),
+        "what 95 of 100 rows have exceeded": seconds.quantile(0.05),
+        "the right number in milliseconds": true * 1_000,
+    }
+    if isclose(float(given), true, rel_tol=TOLERANCE):
+        return right(f"95 of 100 of your {len(rows):,} orders were readable within {true:.2f} s.")
+    for what, value in others.items():
+        if isclose(float(given), float(value), rel_tol=TOLERANCE):
+            return wrong(f"it returned {what}", 'rows["seconds"].quantile(…) takes a share, such as 0.5.')
+    return wrong(
+        f"it returned {float(given):.3g}, and 95 of 100 orders were readable within {true:.3g} s",
+        "sort the seconds: 95 of 100 lie at or below it.",
+    )
+
+
+def exercise_3(lab: Lab, answer: Any) -> Verdict:
     """A spec for messages of sensors."""
     if not isinstance(answer, str | dict):
         return wrong(f"{answer!r} is no spec", "take the text of section 1, and change it.")
@@ -81,7 +118,7 @@ def exercise_2(lab: Lab, answer: Any) -> Verdict:
     return right("Ingest would take it.")
 
 
-def exercise_3(_: Lab, answer: Any) -> Verdict:
+def exercise_4(_: Lab, answer: Any) -> Verdict:
     """Which acknowledgement for whom."""
     given = dict(answer)
     for letter, (way, why) in WAYS.items():

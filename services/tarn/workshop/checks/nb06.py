@@ -83,8 +83,8 @@ def exercise_2(lab: Lab, answer: Any) -> Verdict:
 
 def exercise_3(lab: Lab, answer: Any) -> Verdict:
     """Check the number of messages between two offset maps."""
-    table = lab.catalog.load_table(lab.name("readings"))
-    entry = f"tarn.offsets.{lab.ingestor('readings')}"
+    table = lab.catalog.load_table(lab.name("coldstore"))
+    entry = f"tarn.offsets.{lab.ingestor('coldstore')}"
     then = said(table, table.snapshot_by_name("good"), entry)["next"]
     now = said(table, table.current_snapshot(), entry)["next"]
     read = sum(now.values()) - sum(then.values())
