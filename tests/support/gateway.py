@@ -106,7 +106,7 @@ class Gateway:
             health=health,
             welcome=WELCOME,
         )
-        self._server: Listener = gateway_listener(made.asgi(), head_wait_s=head_wait_s)
+        self._server: Listener = gateway_listener(made, head_wait_s=head_wait_s)
         at = gateway_socket("127.0.0.1", 0)
         self.port = at.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from tarn.core.http_answers import Answer
 from tarn.core.http_heads import END, Frame, HeadError, frame_of, is_hopeless
 
 TURN_S = 0.002
@@ -27,6 +29,8 @@ HEAD_BYTES_MAX = 64 << 10
 HEAD_WAIT_S = 10
 ANSWER_WAIT_S = 60
 CONNECTIONS_MAX = 512
+QUICK_BYTES_MAX = 64 << 10
+"""Size of a body that is handed over with its head."""
 WELCOME = "tarn.welcome"
 
 
@@ -119,6 +123,25 @@ def _ending_unasked(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3
     return run
 
 
+class Quick(Protocol):
+    """Takes requests that have come whole, and are as nearly all are. On the event loop."""
+
+    def __call__(
+        self, head: bytes, body: bytes, answered: Callable[[Answer], None]
+    ) -> Callable[[], None] | None:
+        """Take a request, or leave it to the application.
+
+        Args:
+            head: its head, which was checked.
+            body: its body.
+            answered: to be called with the answer, later and on the loop.
+
+        Returns:
+            What answers at once that the server ends; None if the request was not taken, and nothing of it
+            was done.
+        """
+
+
 class Stage(Enum):
     """What the next bytes of a connection are."""
 
@@ -144,6 +167,7 @@ class Door(HttpToolsProtocol):
     head_bytes_max: int = HEAD_BYTES_MAX
     head_wait_s: float = HEAD_WAIT_S
     answer_wait_s: float = ANSWER_WAIT_S
+    quick: ClassVar[Quick | None] = None
 
     def __init__(self, *what: Any, **more: Any) -> None:
         super().__init__(*what, **more)
@@ -157,6 +181,10 @@ class Door(HttpToolsProtocol):
         self._left = 0  # of a body
         self._idle_chunk_bytes = 0  # of a body in chunks, without any byte of the body
         self._frame: Frame | None = None
+        # Of a request that `quick` has: what ends it, and whether the connection ends with its answer.
+        self._give_up: Callable[[], None] | None = None
+        self._last = False
+        self._answer: asyncio.Future[None] | None = None
         self.app_state = {**self.app_state, WELCOME: self.welcome}
 
     def welcome(self) -> None:
@@ -229,6 +257,45 @@ class Door(HttpToolsProtocol):
         super().on_response_complete()
         self._read()
 
+    def shutdown(self) -> None:
+        """Called by the server when it ends; it waits for its tasks, and cancels them at the end."""
+        if self._give_up is None:
+            super().shutdown()
+            return
+        self._last = True
+        task = self.loop.create_task(self._answer_comes())
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    async def _answer_comes(self) -> None:
+        self._answer = self.loop.create_future()
+        try:
+            await self._answer
+        except asyncio.CancelledError:
+            if self._give_up is not None:
+                self._give_up()
+
+    def _answered(self, answer: Answer) -> None:
+        """Write the answer to the request that `quick` has; one that is late has been given up."""
+        if self._give_up is None:
+            return
+        self._give_up = None
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(None)
+        if self.transport.is_closing():
+            return
+        parts = [STATUS_LINE[answer.status]]
+        for key, value in self.server_state.default_headers:
+            parts += (key, b": ", value, b"\r\n")
+        for name, text in answer.headers.items():
+            parts.append(f"{name}: {text}\r\n".encode("latin-1"))
+        ending = b"connection: close\r\n" if self._last else b""
+        parts += (ending, b"content-length: %d\r\n\r\n" % len(answer.body), answer.body)
+        self.transport.write(b"".join(parts))
+        if self._last:
+            self.transport.close()
+        self.on_response_complete()
+
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
         super().pause_writing()
@@ -247,6 +314,8 @@ class Door(HttpToolsProtocol):
 
     @property
     def _serving(self) -> bool:
+        if self._give_up is not None:
+            return True
         return self.cycle is not None and not self.cycle.response_complete
 
     def _read(self) -> None:
@@ -295,6 +364,8 @@ class Door(HttpToolsProtocol):
             self._refuse(400, str(e))
             return False
         self._unset_keepalive_if_required()
+        if self._taken_whole(self._frame, size):
+            return True
         self._came, self._parsed = self._came[size:], 0
         self._left = self._frame.body_bytes or 0
         if not self._feed(self._frame.head):
@@ -304,6 +375,21 @@ class Door(HttpToolsProtocol):
         if self._stage is Stage.HEAD:
             self._stage = Stage.CHUNKS if self._frame.body_bytes is None else Stage.BODY
             self._idle_chunk_bytes = 0
+        return True
+
+    def _taken_whole(self, frame: Frame, head_bytes: int) -> bool:
+        """Hand a request to `quick`, if all of it is there and its client is known; False: not taken."""
+        if self.quick is None or not self.known or frame.old or self.flow.write_paused:
+            return False
+        if not frame.body_bytes or frame.body_bytes > QUICK_BYTES_MAX:
+            return False
+        end = head_bytes + frame.body_bytes
+        if len(self._came) < end:
+            return False
+        self._give_up = self.quick(frame.head, self._came[head_bytes:end], self._answered)
+        if self._give_up is None:
+            return False
+        self._came, self._parsed, self._stage = self._came[end:], 0, Stage.NEXT
         return True
 
     def _parse_chunks(self) -> bool:
@@ -410,6 +496,7 @@ def door(
     head_bytes_max: int = HEAD_BYTES_MAX,
     head_wait_s: float = HEAD_WAIT_S,
     answer_wait_s: float = ANSWER_WAIT_S,
+    quick: Quick | None = None,
 ) -> type[Door]:
     """Return the protocol class of the listeners that share `visitors`.
 
@@ -418,6 +505,7 @@ def door(
         head_bytes_max: size of a request head.
         head_wait_s: time limit of a request head, seconds.
         answer_wait_s: time limit of reading a response, seconds.
+        quick: what takes requests that have come whole; None: the application has them all.
     """
 
     class OneDoor(Door):
@@ -427,4 +515,5 @@ def door(
     OneDoor.head_bytes_max = head_bytes_max
     OneDoor.head_wait_s = head_wait_s
     OneDoor.answer_wait_s = answer_wait_s
+    OneDoor.quick = staticmethod(quick) if quick is not None else None
     return OneDoor

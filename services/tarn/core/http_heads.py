@@ -78,6 +78,17 @@ def frame_of(head: bytes) -> Frame:
     return Frame(head, _body_bytes(plain, old=old), old)
 
 
+def parts_of(head: bytes) -> tuple[str, str, dict[str, str]]:
+    """Method, target and fields by lower-case name of a head that was checked; of several the first."""
+    line, *fields = head[: -len(END)].decode("latin-1").split("\r\n")
+    method, target, _ = line.split(" ")
+    found: dict[str, str] = {}
+    for field in fields:
+        name, _, value = field.partition(":")
+        found.setdefault(name.lower(), value.strip(" \t"))
+    return method, target, found
+
+
 def _body_bytes(plain: bytes, *, old: bool) -> int | None:
     """Length of the body that a head in lower case announces; None for chunks.
 

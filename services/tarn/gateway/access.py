@@ -82,7 +82,7 @@ class Gate:
             AccessError, NotFoundError: the caller may not, or there is no such table.
             UnavailableError: the catalog does not respond; `BusyError` if too many are asked about.
         """
-        key = (hashlib.blake2b(token.encode(), key=self._secret, digest_size=32).digest(), table)
+        key = self._key(token, table)
         known = self._known.get(key)
         if known is not None and known.until_s > self._clock():
             if known.error is not None:
@@ -102,6 +102,16 @@ class Gate:
             self._asking[key] = task
             task.add_done_callback(lambda done: self._asked(key, done, stranger=stranger))
         return await asyncio.shield(task)
+
+    def known(self, token: str, table: TableName) -> str | None:
+        """The client id of a caller of whom it is known that it may write the table; None if it is not."""
+        known = self._known.get(self._key(token, table))
+        if known is None or known.error is not None or known.until_s <= self._clock():
+            return None
+        return known.client_id
+
+    def _key(self, token: str, table: TableName) -> Key:
+        return hashlib.blake2b(token.encode(), key=self._secret, digest_size=32).digest(), table
 
     async def _ask(self, key: Key, token: str) -> str:
         try:

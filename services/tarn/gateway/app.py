@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tarn.core.errors import AccessError, NotFoundError, OutcomeUnknownError, TarnError, UnavailableError
 from tarn.core.hosts import MISDIRECTED, Hosts
+from tarn.core.http_heads import parts_of
 from tarn.core.pressure import Pressure
 from tarn.core.table_catalog import TableName
 from tarn.core.write_keys import KeyedWrite
@@ -49,6 +50,8 @@ from tarn.ingest.deep_look import Looks, OneDeepLook
 
 log = structlog.get_logger()
 
+UNUSUAL = frozenset(("connection", "expect"))
+"""Fields with which a request is no plain one."""
 STOPPED = "the gateway stops; the rows may be there or still come: repeat the write with the same headers"
 
 
@@ -157,6 +160,7 @@ class App:
         self._deep = OneDeepLook(health) if health is not None else None
         self._welcome = welcome
         self._rings: Bell | None = None
+        self._debug = log.bind().debug  # the module's logger is made again for each call
 
     def asgi(self) -> ASGIApp:
         """The application as uvicorn runs it."""
@@ -165,33 +169,82 @@ class App:
             started = time.monotonic()
             try:
                 answer = await self._respond(Asked.of(scope, receive))
-            except TarnError as e:
-                answer = error_answer(e)
-                if answer.status >= 500:
-                    log.warning("request failed", path=scope["path"], status=answer.status, why=e.message)
             except ClientDisconnect:
                 answer = Answer(status=400)
             except asyncio.CancelledError:
                 # The server ends and waits no longer; uvicorn would answer 500.
                 answer = error_answer(OutcomeUnknownError(STOPPED))
-            except Exception as e:
-                log.exception("request broke", method=scope["method"], path=scope["path"])
-                answer = refusal(
-                    500, "Internal", f"internal error: {type(e).__name__}; see the gateway's log"
-                )
-            log.debug(
-                "request",
-                method=scope["method"],
-                path=scope["path"],
-                status=answer.status,
-                ms=round((time.monotonic() - started) * 1_000, 2),
-            )
+            except Exception as e:  # noqa: BLE001 - answered, and logged there
+                answer = _fault(e, scope["method"], scope["path"])
+            self._log(scope["method"], scope["path"], answer, started)
             fields = [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
             fields.append((b"content-length", b"%d" % len(answer.body)))
             await send({"type": "http.response.start", "status": answer.status, "headers": fields})
             await send({"type": "http.response.body", "body": answer.body})
 
         return app
+
+    def quick(
+        self, head: bytes, body: bytes, answered: Callable[[Answer], None]
+    ) -> Callable[[], None] | None:
+        """Take a write that has come whole, without a task; see `Quick`.
+
+        It is taken if it is as nearly all are: of a caller that is known, small, and with room for it. Any
+        other, and one with a fault, is left to `asgi` before anything is done, and is answered there.
+        """
+        share: Held | None = None
+        started = time.monotonic()
+        try:
+            method, target, headers = parts_of(head)
+            path, _, query = target.partition("?")
+            rows = ROWS_PATH.fullmatch(path)
+            if rows is None or method != "POST" or not headers.keys().isdisjoint(UNUSUAL):
+                return None
+            if self._hosts.refusal(method, headers, changes=False) is not None:
+                return None
+            table = table_of(rows.group(1))
+            client_id = self._gate.known(token_of(headers.get("authorization")), table)
+            if client_id is None or len(body) > self._limits.body.bytes_max:
+                return None
+            opened, repeat, read, media = self._wanted(headers, query)
+            if read is arrow_rows or not is_quick(body):
+                return None
+            inbox = opened(table)
+            if inbox.pressure().share:
+                return None
+            share = self._memory.grab(2 * len(body), who=client_id)
+            if share is None:
+                return None
+            write = _write_of(read(body, self._limits.body), body, repeat, client_id, media)
+            share.resize(write.bytes)
+            answer = inbox.submit(write)
+        except Exception:  # noqa: BLE001 - it is tried again as any request, and what is wrong is said there
+            if share is not None:
+                share.end()
+            return None
+        held = share
+
+        def ended(came: bool) -> None:
+            try:
+                said = receipt_answer(self._outcome(inbox, write, held, answer, came=came), pressure="")
+            except Exception as e:  # noqa: BLE001 - answered, and logged there
+                said = _fault(e, method, path)
+            finally:
+                held.end()
+            self._log(method, path, said, started)
+            answered(said)
+
+        self._bell().call(answer, self._limits.answer_s_max, ended)
+        return lambda: answered(error_answer(OutcomeUnknownError(STOPPED)))
+
+    def _log(self, method: str, path: str, answer: Answer, started: float) -> None:
+        self._debug(
+            "request",
+            method=method,
+            path=path,
+            status=answer.status,
+            ms=round((time.monotonic() - started) * 1_000, 2),
+        )
 
     async def _respond(self, request: Asked) -> Answer:
         path = request.path
@@ -228,11 +281,7 @@ class App:
         table = table_of(segment)
         client_id = await self._gate.writer(token, table)
         request.state.get(self._welcome, lambda: None)()
-        durability = durability_of(request.query)
-        opened = self._inboxes_of(durability)
-        repeat = repeat_of(request.headers)
-        read = reader_of(request.headers.get("content-type"), request.headers.get("content-encoding"))
-        media = media_type(request.headers.get("content-type"))
+        opened, repeat, read, media = self._wanted(request.headers, request.query)
         size = _declared(request, self._limits.body.bytes_max)
         inbox = opened(table)
         pressure = inbox.pressure()
@@ -252,6 +301,19 @@ class App:
             del body, values
             receipt = await self._receipt(inbox, write, share)
         return receipt_answer(receipt, pressure=pressure.reason)
+
+    def _wanted(
+        self, headers: Mapping[str, str], query: str
+    ) -> tuple[Callable[[TableName], Inbox], Repeat, Callable[[bytes, BodyLimits], list[bytes]], str]:
+        """What a write asks for: what opens the inbox, how repeats are known, and the body's reader and type.
+
+        Raises:
+            InvalidError: a header or the query is not of its form.
+        """
+        opened = self._inboxes_of(durability_of(query))
+        repeat = repeat_of(headers)
+        kind = headers.get("content-type")
+        return opened, repeat, reader_of(kind, headers.get("content-encoding")), media_type(kind)
 
     def _bell(self) -> Bell:
         """The bell of the loop that runs."""
@@ -280,7 +342,18 @@ class App:
             OutcomeUnknownError: they may be, or may still come.
         """
         answer = inbox.submit(write)
-        arrived = await self._bell().wait(answer, self._limits.answer_s_max)
+        came = await self._bell().wait(answer, self._limits.answer_s_max)
+        return self._outcome(inbox, write, share, answer, came=came)
+
+    def _outcome(
+        self, inbox: Inbox, write: Write, share: Held, answer: Future[Receipt], *, came: bool
+    ) -> Receipt:
+        """What became of a write, now that its answer has come, or is late.
+
+        Raises:
+            UnavailableError, OutcomeUnknownError: as of `_receipt`.
+        """
+        arrived = came or answer.done()
         if not arrived and inbox.withdraw(answer):
             raise UnavailableError(
                 f"table {inbox.name} did not take the write within {self._limits.answer_s_max:g} s; nothing "
@@ -305,6 +378,17 @@ class App:
             raise UnavailableError(f"the gateway may not write table {inbox.name}: {e.message}") from e
         except StoppedError as e:
             raise OutcomeUnknownError(STOPPED) from e
+
+
+def _fault(error: Exception, method: str, path: str) -> Answer:
+    """The answer to a request that failed; what is nobody's mistake but ours is logged."""
+    if not isinstance(error, TarnError):
+        log.error("request broke", method=method, path=path, exc_info=error)
+        return refusal(500, "Internal", f"internal error: {type(error).__name__}; see the gateway's log")
+    answer = error_answer(error)
+    if answer.status >= 500:
+        log.warning("request failed", path=path, status=answer.status, why=error.message)
+    return answer
 
 
 def _require(method: str, wanted: str) -> None:

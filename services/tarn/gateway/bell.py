@@ -1,15 +1,33 @@
-"""Wakes tasks of an event loop from other threads, as many as there are by one signal."""
+"""Calls back on an event loop what waits for answers of other threads, as many as there are by one signal."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 
+class _Waiter:
+    """What is called once: when an answer has come, or is late."""
+
+    __slots__ = ("late", "then")
+
+    def __init__(self, then: Callable[[bool], None]) -> None:
+        self.then: Callable[[bool], None] | None = then
+        self.late: asyncio.TimerHandle | None = None
+
+    def end(self, came: bool) -> None:
+        then, self.then = self.then, None
+        if self.late is not None:
+            self.late.cancel()
+        if then is not None:
+            then(came)
+
+
 class Bell:
-    """Wakes tasks of one event loop when what they wait for has ended.
+    """Calls back on one event loop what waits for answers of other threads.
 
     A commit answers hundreds of writes at one time. A signal to the loop for each of them is a system call
     and a change of threads each; here the first rings, and the loop looks for all.
@@ -20,21 +38,23 @@ class Bell:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._ended: deque[asyncio.Future[bool]] = deque()
+        self._ended: deque[_Waiter] = deque()
         self._rung = False
+
+    def call(self, answer: Future[Any], wait_s_max: float, then: Callable[[bool], None]) -> None:
+        """Call back once, never at once: whether an answer of another thread came in time."""
+        waiter = _Waiter(then)
+        waiter.late = self.loop.call_later(wait_s_max, waiter.end, False)
+        answer.add_done_callback(lambda _: self._ring(waiter))
 
     async def wait(self, answer: Future[Any], wait_s_max: float) -> bool:
         """Wait for an answer of another thread; False if it did not come in time. It is not cancelled."""
-        waiter = self.loop.create_future()
-        answer.add_done_callback(lambda _: self._ring(waiter))
-        late = self.loop.call_later(wait_s_max, _end, waiter, False)
-        try:
-            return await waiter or answer.done()
-        finally:
-            late.cancel()
+        ended = self.loop.create_future()
+        self.call(answer, wait_s_max, lambda came: _end(ended, came))
+        return await ended or answer.done()
 
-    def _ring(self, waiter: asyncio.Future[bool]) -> None:
-        """Have a task woken; on any thread.
+    def _ring(self, waiter: _Waiter) -> None:
+        """Have something called; on any thread.
 
         It is in the list before the bell is looked at, and `_look` lifts the bell before it looks at the
         list: so whoever finds the bell rung is seen by the look that is still to come.
@@ -47,7 +67,7 @@ class Bell:
     def _look(self) -> None:
         self._rung = False
         while self._ended:
-            _end(self._ended.popleft(), True)
+            self._ended.popleft().end(True)
 
 
 def _end(waiter: asyncio.Future[bool], came: bool) -> None:

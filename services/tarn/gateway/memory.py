@@ -179,6 +179,17 @@ class Memory:
             self._holding.discard(held)
             held.end()
 
+    def grab(self, size_bytes: int, *, who: str) -> Held | None:
+        """A share at once, until its `end`; None if there is no room for it, or others wait for some."""
+        if (
+            self._waiting
+            or self._held + size_bytes > self.bytes_max
+            or self._by[who] + size_bytes > self._share_max
+        ):
+            return None
+        self.count(who, size_bytes)
+        return Held(self, who, size_bytes)
+
     def count(self, who: str, size_bytes: int) -> None:
         """Count bytes that are held, or negative ones for those that are not any more."""
         self._held += size_bytes

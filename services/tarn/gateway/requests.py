@@ -77,6 +77,7 @@ def table_of(segment: str) -> TableName:
     return TableName(tuple(levels), check_part(name, what="table"))
 
 
+@lru_cache(maxsize=16)
 def durability_of(query: str) -> Durability:
     """The promise that a query asks for; `lake` by default.
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import structlog
 import uvloop
-from starlette.types import ASGIApp
 
 from tarn.adapters.connections import Visitors, door
 from tarn.adapters.http_server import Listener, bound, listener
 from tarn.adapters.logging import configure
 from tarn.core import exit_codes
 from tarn.core.errors import TarnError
+from tarn.gateway.app import App
 from tarn.gateway.logs import Logs
 from tarn.gateway.settings import Settings
 from tarn.gateway.tables import Tables
@@ -43,7 +43,7 @@ def gateway_socket(host: str, port: int) -> socket.socket:
     return bound(host, port, variables=("TARN_GATEWAY_LISTEN", "TARN_GATEWAY_PORT"))
 
 
-def gateway_listener(app: ASGIApp, *, head_wait_s: float | None = None) -> Listener:
+def gateway_listener(app: App, *, head_wait_s: float | None = None) -> Listener:
     """The server of the gateway's application, not started yet.
 
     Args:
@@ -52,8 +52,8 @@ def gateway_listener(app: ASGIApp, *, head_wait_s: float | None = None) -> Liste
     """
     visitors = Visitors()
     waits = {} if head_wait_s is None else {"head_wait_s": head_wait_s}
-    protocol = door(visitors, head_bytes_max=HEADER_BYTES_MAX, **waits)
-    return listener(app, protocol, stop_wait_s=STOP_WAIT_S)
+    protocol = door(visitors, head_bytes_max=HEADER_BYTES_MAX, quick=app.quick, **waits)
+    return listener(app.asgi(), protocol, stop_wait_s=STOP_WAIT_S)
 
 
 def on_a_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -101,7 +101,7 @@ def run(settings: Settings) -> None:
     tables = Tables(context, objects)
     logs = make_logs(settings, context)
     health = make_health(settings, stop)
-    app = make_app(settings, tables, logs, health).asgi()
+    app = make_app(settings, tables, logs, health)
     at = gateway_socket(settings.gateway_listen, settings.gateway_port)
     health.start()
     log.info("gateway starts", listen=settings.gateway_listen, port=settings.gateway_port)

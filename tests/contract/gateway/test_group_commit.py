@@ -126,7 +126,12 @@ def test_a_write_wakes_the_inbox_only_when_something_is_to_be_done(
         begun(commits, 1)
         woken: list[int] = []
         wake = box._changed.notify_all
-        monkeypatch.setattr(box._changed, "notify_all", lambda: (woken.append(box.waiting[0]), wake())[1])
+
+        def noted() -> None:
+            woken.append(box.waiting[0])
+            wake()
+
+        monkeypatch.setattr(box._changed, "notify_all", noted)
         during = [box.submit(write(number)) for number in range(2, 12)]
         assert woken == [], "a commit is under way"
         now_s[0] = 15.0

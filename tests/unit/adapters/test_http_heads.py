@@ -3,11 +3,12 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+import httptools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarn.core.http_heads import Frame, HeadError, frame_of, is_hopeless
+from tarn.core.http_heads import Frame, HeadError, frame_of, is_hopeless, parts_of
 
 HOST = b"host: localhost\r\n"
 
@@ -111,3 +112,43 @@ def test_a_start_is_judged_by_what_is_new_of_it(start: bytes) -> None:
 
 def test_what_was_looked_at_is_not_looked_at_once_more() -> None:
     assert not is_hopeless(b"G\nx: y\r\n", looked=2)
+
+
+NAMES = st.text("abcXYZ019!#$%&'*+.^_`|~-", min_size=1, max_size=12).map(str.encode)
+VALUES = st.text("".join(map(chr, [9, *range(32, 127), *range(128, 256)])), max_size=20)
+
+
+class Parsed:
+    """What the parser of the server makes of a head."""
+
+    def __init__(self, sent: bytes) -> None:
+        self.target = b""
+        self.fields: list[tuple[bytes, bytes]] = []
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(sent)
+        self.method = self._parser.get_method()
+
+    def on_url(self, part: bytes) -> None:
+        self.target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name.lower(), value.rstrip(b" \t")))
+
+
+@given(
+    st.lists(st.tuples(NAMES, VALUES.map(lambda text: text.encode("latin-1"))), max_size=6),
+    st.text("/abc?=&%25:@!$'()*+,;.~-", max_size=20).map(str.encode),
+)
+def test_a_head_is_split_as_the_parser_of_the_server_does_it(
+    fields: list[tuple[bytes, bytes]], target: bytes
+) -> None:
+    lines = [name + b":" + value for name, value in fields if name.lower() != b"upgrade"]
+    try:
+        frame = frame_of(head(*lines, first=b"POST /" + target + b" HTTP/1.1"))
+    except HeadError:
+        return
+    found = Parsed(frame.head)
+    method, path, parts = parts_of(frame.head)
+    assert (method.encode(), path.encode()) == (found.method, found.target)
+    wanted = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(found.fields)}
+    assert parts == wanted
