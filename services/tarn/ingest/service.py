@@ -62,6 +62,7 @@ from tarn.ingest.wiring import (
     make_lake_look,
     make_specs,
     make_store,
+    make_table_look,
     make_world,
 )
 
@@ -302,6 +303,8 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         wake=service.controller.wake,
         lake=look.seen,
         version=package_version("tarn"),
+        look=make_table_look(settings),
+        stream_url=settings.stream_url,
     )
     freeze_heap()
     page.start()

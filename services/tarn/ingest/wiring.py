@@ -38,6 +38,7 @@ from tarn.ingest.principals import Principals
 from tarn.ingest.process_driver import ProcessDriver
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import StatusRegistry
+from tarn.ingest.table_look import TableLook
 from tarn.ingest.thread_driver import ThreadDriver
 from tarn.keeper.measured import Measured
 from tarn.keeper.walk import Places
@@ -208,6 +209,24 @@ def make_lake_look(settings: Settings, stop: Event) -> LakeLook:
         now_s=time.monotonic,
         now_ms=lambda: time.time_ns() // 1_000_000,
         sleep=stoppable_sleep(stop),
+    )
+
+
+def make_table_look(settings: Settings) -> TableLook:
+    """What looks into a table for the status API, with this service's own keys.
+
+    Args:
+        settings: environment variables of the service.
+
+    Raises:
+        InvalidSettingError: a secret file cannot be read.
+    """
+    store = make_store(settings, request_timeout_ms=LOOK_TIMEOUT_MS)
+    return TableLook(
+        CatalogTables(make_catalog(settings, read_timeout_s=LOOK_TIMEOUT_MS / 1_000)),
+        read=FileIO(store, bucket=settings.bucket).read,
+        manifests=manifest_audit,
+        now_s=time.monotonic,
     )
 
 

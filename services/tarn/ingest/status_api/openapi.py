@@ -18,6 +18,7 @@ ERRORS = {
     404: ("NotFound", "there is no such thing, or path"),
     405: ("MethodNotAllowed", "only GET is taken"),
     421: ("Misdirected", "the name in Host is not known"),
+    503: ("Unavailable", "the catalog or the store does not answer, or too many ask about tables at once"),
 }
 """Status to the error's name and what it means."""
 
