@@ -65,9 +65,9 @@ def check(schema: Any, value: Any) -> None:
     assert not wrong, wrong[:5]
 
 
-def schema_of(template: str, status: int) -> Any:
+def schema_of(template: str, status: int, method: str = "get") -> Any:
     """The schema of an answer."""
-    answer = DESCRIPTION["paths"][template]["get"]["responses"][str(status)]
+    answer = DESCRIPTION["paths"][template][method]["responses"][str(status)]
     return answer["content"]["application/json"]["schema"]
 
 

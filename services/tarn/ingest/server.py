@@ -14,6 +14,7 @@ from tarn.ingest.lake_look import LakeSeen
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.status_api.app import StatusApp
 from tarn.ingest.status_api.views import Engine
+from tarn.ingest.strikes import Strikes
 from tarn.ingest.table_look import TableLook
 
 HEAD_BYTES_MAX = 16 << 10
@@ -40,6 +41,7 @@ class StatusServer:
         version: version of Tarn.
         look: looks into a table; None: there is no catalog to ask.
         stream_url: address of the service stream, for the page; empty if there is none.
+        strikes: makes faults by hand; None: nobody may.
 
     Raises:
         InvalidSettingError: the address cannot be used; the message names the variables.
@@ -60,6 +62,7 @@ class StatusServer:
         version: str = "",
         look: TableLook | None = None,
         stream_url: str = "",
+        strikes: Strikes | None = None,
     ) -> None:
         engine = Engine(
             registry=registry,
@@ -70,6 +73,7 @@ class StatusServer:
             version=version,
             look=look,
             stream_url=stream_url,
+            strikes=strikes,
         )
         app = StatusApp(engine, deep=deep, hosts=hosts, wake=wake)
         protocol = door(

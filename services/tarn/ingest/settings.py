@@ -35,6 +35,7 @@ class Settings(StoreSettings, KafkaSettings):
     ingest_batch_mib: Annotated[int, Field(ge=1, le=65_536)] = 48
     ingest_audit_every_s: Annotated[int, Field(ge=0, le=2_592_000)] = 900
     ingest_audit_all_files_s: Annotated[int, Field(ge=60, le=31_536_000)] = 86_400
+    faults: Switch = "off"
     stream_url: OptionalEndpoint = ""
     hosts: HostNames = ""
     trail: Switch = "off"

@@ -103,7 +103,7 @@ function item(one) {
         {},
         h("b", {}, "Audit "),
         `${count(audit.missing)} lost, ${count(audit.doubled)} doubled, ${count(audit.unknown)} unknown; ` +
-          `${count(audit.rows)} rows in ${count(audit.files)} files, ${seconds(audit.seconds)}`,
+          `${count(audit.accounted)} offsets accounted for in ${count(audit.files)} files, ${seconds(audit.seconds)}`,
         audit.findings.map((text) => h("span.finding", {}, text)),
       ),
     one.reason && h("li.bad", {}, h("b", {}, "Not finished "), one.reason),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from hmac import compare_digest
 from typing import Any
 
 import anyio
@@ -13,14 +14,21 @@ import structlog
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tarn.core.errors import InvalidError, NotFoundError, TarnError, UnavailableError
+from tarn.core.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    TarnError,
+    UnavailableError,
+)
 from tarn.core.hosts import Hosts
 from tarn.core.http_answers import Answer, json_answer, refusal
 from tarn.ingest.deep_look import OneDeepLook
 from tarn.ingest.health import faults, hanging
 from tarn.ingest.metrics import to_metrics
 from tarn.ingest.status_api.assets import Assets
-from tarn.ingest.status_api.openapi import DESCRIPTION_BYTES, ERRORS
+from tarn.ingest.status_api.openapi import DESCRIPTION_BYTES, ERRORS, FAULT_HEADER, OK, ONLY_CHANGES
 from tarn.ingest.status_api.routes import query_of, route_of
 from tarn.ingest.status_api.shapes import Query
 from tarn.ingest.status_api.views import Engine
@@ -28,7 +36,7 @@ from tarn.ingest.status_api.views import Engine
 log = structlog.get_logger()
 
 API = "/v1"
-STATUSES = ((NotFoundError, 404), (InvalidError, 400))
+STATUSES = ((NotFoundError, 404), (ForbiddenError, 403), (ConflictError, 409), (InvalidError, 400))
 """What is wrong with a request; whatever else goes wrong, others do not answer as they should."""
 SHOWN = ("field", "value", "fix")
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -107,7 +115,7 @@ class StatusApp:
             kind = "Misdirected" if refused.status == 421 else "Forbidden"
             return self._refused(path, refused.status, kind, refused.message)
         if _is_api(path):
-            return await self._api(method, path, query)
+            return await self._api(method, path, query, headers)
         if method == "POST":
             if path != "/wake":
                 return json_answer({"error": "no such page; POST is for /wake"}, status=404)
@@ -130,12 +138,14 @@ class StatusApp:
         pages = "no such page; there are /, /health, /status, /metrics and /v1"
         return json_answer({"error": pages}, status=404)
 
-    async def _api(self, method: str, path: str, query: str) -> Answer:
+    async def _api(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> Answer:
         try:
             route, name = route_of(path)
+            if method != route.method:
+                message = f"{method[:20]!r} is not taken here, {route.method} is"
+                return refusal(405, ERRORS[405][0], message, headers={"allow": route.method})
             if method != "GET":
-                message = f"{method[:20]!r} is not taken here, GET is"
-                return refusal(405, ERRORS[405][0], message, headers={"allow": "GET"})
+                self._require_token(headers)
             asked = query_of(query, route.parameters)
             body = DESCRIPTION_BYTES
             if route.view is not None:
@@ -143,9 +153,26 @@ class StatusApp:
                 body = await self._waiting(view) if route.waits else view()
         except TarnError as e:
             status = next((status for kind, status in STATUSES if isinstance(e, kind)), 503)
+            if method == "GET" and status in ONLY_CHANGES:
+                status = 503  # what the service itself may not do
             wrong: dict[str, Any] = {key: e.fields[key] for key in SHOWN if key in e.fields}
             return refusal(status, ERRORS[status][0], e.message, **wrong)
-        return Answer(body=body, headers={"content-type": "application/json"})
+        return Answer(status=OK[method], body=body, headers={"content-type": "application/json"})
+
+    def _require_token(self, headers: Mapping[str, str]) -> None:
+        """Require the token of this process, which only a page of this origin can read and send.
+
+        Raises:
+            ForbiddenError: it is not there.
+        """
+        strikes = self._engine.strikes
+        sent = headers.get(FAULT_HEADER.lower(), "").encode()
+        if strikes is not None and not compare_digest(sent, strikes.token.encode()):
+            raise ForbiddenError(
+                f"{FAULT_HEADER} is not that of this process; GET /v1/faults has it",
+                field=FAULT_HEADER,
+                fix="read it from GET /v1/faults and send it as a header",
+            )
 
     async def _waiting(self, view: Callable[[], bytes]) -> bytes:
         """What a view answers that waits for others; the event loop does not.

@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel
 
 from tarn.ingest.commit_ring import CommitKind, CommitOutcome
 from tarn.ingest.status import State
+from tarn.ingest.strikes import StrikeKind, StrikeState
 from tarn.ingest.table_look import LISTED_MAX
 
 MESSAGE_CHARS_MAX = 1_000
@@ -415,6 +416,71 @@ class Page(Part):
         str | None, Field(description="address of the service stream; null: there is none here")
     ]
     faults: Annotated[bool, Field(description="whether faults may be made by hand")]
+
+
+class StrikeAudit(Part):
+    """What the audit after a fault by hand found."""
+
+    whole: Annotated[bool, Field(description="whether nothing is damaged")]
+    accounted: Annotated[Count, Field(description="offsets with a row or a dead letter")]
+    missing: Annotated[Count, Field(description="offsets without either, with evidence")]
+    doubled: Annotated[Count, Field(description="offsets with more than one row")]
+    unknown: Annotated[Count, Field(description="offsets about which nothing more is known")]
+    files: Count
+    seconds: Seconds
+    snapshot_id: SnapshotId | None
+    findings: list[Message]
+
+
+class Strike(Part):
+    """A fault by hand."""
+
+    id: Annotated[Count, Field(description="its number, from 1; begins with the process")]
+    kind: Annotated[
+        StrikeKind,
+        Field(
+            description="drop-reply: the answer to the table's next commit is dropped after the catalog "
+            "applied it. kill-writer: a writer is ended as a crash does"
+        ),
+    ]
+    ingestor: str
+    table: str
+    state: Annotated[
+        StrikeState,
+        Field(
+            description="waiting: for the next commit. struck: until it is healed. auditing: the table is "
+            "read. done, failed: over"
+        ),
+    ]
+    asked_at: datetime
+    struck_at: datetime | None
+    what: Annotated[Message | None, Field(description="what was struck")]
+    healed_at: datetime | None
+    heal_seconds: Annotated[
+        Seconds | None, Field(description="from the strike until the commit that shows it healed was known")
+    ]
+    resolution: Annotated[Message | None, Field(description="how it was resolved")]
+    outcome: Annotated[CommitOutcome | None, Field(description="of that commit, see the commits")]
+    commit_id: str | None
+    snapshot_id: SnapshotId | None
+    audit: StrikeAudit | None
+    ended_at: datetime | None
+    reason: Annotated[Message | None, Field(description="why it failed")]
+
+
+class Faults(Part):
+    """The last faults by hand, newest first."""
+
+    at: At
+    enabled: Annotated[bool, Field(description="whether they may be made (TARN_FAULTS)")]
+    token: Annotated[
+        str | None,
+        Field(
+            description="to be sent as X-Tarn-Fault-Token, which a page of another origin cannot read or send"
+        ),
+    ]
+    running: Annotated[bool, Field(description="whether one is under way; the next one has to wait")]
+    strikes: list[Strike]
 
 
 class CommitItem(Part):

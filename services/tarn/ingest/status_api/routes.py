@@ -34,12 +34,14 @@ class Parameter:
         description: what it does.
         schema: its JSON schema.
         parse: its value from a text; raises ValueError with what is allowed.
+        required: whether it must be there.
     """
 
     name: str
     description: str
     schema: Mapping[str, Any]
     parse: Callable[[str], int | str]
+    required: bool = False
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:
@@ -97,6 +99,13 @@ def _cursor(pattern: str, parse: Callable[[str], object]) -> Parameter:
     )
 
 
+INGESTOR = Parameter(
+    name="ingestor",
+    description="name of the ingestor that is struck",
+    schema={"type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX},
+    parse=_name,
+    required=True,
+)
 FEW = Parameter(
     name="limit",
     description="most entries of the answer",
@@ -120,6 +129,7 @@ class Route:
         named: what the path's parameter is; empty without one.
         parameters: parameters of its query.
         waits: whether the view waits for the catalog and the store, and runs in a thread.
+        method: HTTP method that it takes; another one than GET changes something, and needs the token.
     """
 
     path: str
@@ -130,6 +140,7 @@ class Route:
     named: str = ""
     parameters: tuple[Parameter, ...] = ()
     waits: bool = False
+    method: str = "GET"
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -249,6 +260,23 @@ ROUTES: tuple[Route, ...] = (
         view=lambda engine, _name, _query: views.page(engine),
     ),
     Route(
+        path="/v1/faults",
+        operation="listFaults",
+        summary="the last faults that were made by hand, with what became of them",
+        answer=models.Faults,
+        view=lambda engine, _name, _query: views.strikes(engine),
+    ),
+    Route(
+        path="/v1/faults/{kind}",
+        operation="makeFault",
+        summary="make a fault: drop-reply or kill-writer; only where TARN_FAULTS is on",
+        answer=models.Strike,
+        view=views.strike,
+        named="fault",
+        parameters=(INGESTOR,),
+        method="POST",
+    ),
+    Route(
         path="/v1/openapi.json",
         operation="describe",
         summary="an OpenAPI description with the schema of each answer",
@@ -307,6 +335,9 @@ def query_of(text: str, parameters: Iterable[Parameter]) -> Query:
             found[name] = known[name].parse(value)
         except ValueError as e:
             raise _wrong(name, value, "is not allowed", f"send {e}") from None
+    for name, one in known.items():
+        if one.required and name not in found:
+            raise _wrong(name, "", "is missing", f"send {one.description}")
     return Query(**found)
 
 

@@ -23,11 +23,13 @@ class Query:
         limit: most entries of the answer; None for the usual number.
         after: entries begin after this name, or place.
         since: commits begin after this number; None: the last ones.
+        ingestor: name of an ingestor.
     """
 
     limit: int | None = None
     after: str | None = None
     since: int | None = None
+    ingestor: str | None = None
 
 
 def page_of(names: Iterable[str], query: Query) -> tuple[Sequence[str], str | None]:

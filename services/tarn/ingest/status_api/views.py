@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import reduce
 from typing import Any, TypeVar
 
-from tarn.core.errors import NotFoundError
+from tarn.core.errors import ForbiddenError, NotFoundError
 from tarn.ingest.commit_ring import CommitSeen
 from tarn.ingest.figures import TableFigures, newest, same_version
 from tarn.ingest.health import faults, hanging
@@ -32,6 +32,7 @@ from tarn.ingest.status_api.shapes import (
     time_of,
     time_of_us,
 )
+from tarn.ingest.strikes import Strike, StrikeKind, Strikes
 from tarn.ingest.table_look import TableLook
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class Engine:
         version: version of Tarn.
         look: looks into a table; None: there is no catalog to ask.
         stream_url: address of the service stream; empty if there is none.
-        faults: whether faults may be made by hand.
+        strikes: makes faults by hand; None: nobody may.
     """
 
     registry: StatusRegistry
@@ -61,7 +62,7 @@ class Engine:
     version: str
     look: TableLook | None = None
     stream_url: str = ""
-    faults: bool = False
+    strikes: Strikes | None = None
 
     @property
     def at(self) -> datetime:
@@ -226,7 +227,40 @@ def audits(engine: Engine, query: Query) -> models.Audits:
 
 def page(engine: Engine) -> models.Page:
     """What the page has to know."""
-    return models.Page(at=engine.at, stream_url=engine.stream_url or None, faults=engine.faults)
+    return models.Page(at=engine.at, stream_url=engine.stream_url or None, faults=engine.strikes is not None)
+
+
+def strikes(engine: Engine) -> models.Faults:
+    """The last faults by hand, newest first, and what a page sends to make one."""
+    made = engine.strikes
+    found = () if made is None else made.all()
+    return models.Faults(
+        at=engine.at,
+        enabled=made is not None,
+        token=None if made is None else made.token,
+        running=any(one.running for one in found),
+        strikes=[_strike(one) for one in found],
+    )
+
+
+def strike(engine: Engine, kind: str, query: Query) -> models.Strike:
+    """Begin a fault by hand.
+
+    Raises:
+        ForbiddenError: nobody may make one here.
+        NotFoundError: there is no such kind or ingestor.
+        ConflictError: the ingestor does not run, or one is under way.
+    """
+    if engine.strikes is None:
+        raise ForbiddenError("faults are not made here; scripts/up with TARN_FAULTS=on in .env allows them")
+    if kind not in [*StrikeKind]:
+        raise NotFoundError(
+            f"there is no fault {kind[:200]!r}",
+            field="kind",
+            value=kind[:200],
+            fix=f"POST /v1/faults/{' or '.join(StrikeKind)}",
+        )
+    return _strike(engine.strikes.begin(StrikeKind(kind), query.ingestor or ""))
 
 
 def services(engine: Engine) -> models.Services:
@@ -414,6 +448,42 @@ def _audit(found: AuditStatus) -> models.Audit:
         findings=[cut(one) for one in found.findings],
         reason=cut(found.reason) or None,
         failures=found.failures,
+    )
+
+
+def _strike(one: Strike) -> models.Strike:
+    audit = one.audit
+    healed = one.healed_ms is not None and one.struck_ms is not None
+    return models.Strike(
+        id=one.number,
+        kind=one.kind,
+        ingestor=one.ingestor,
+        table=one.table,
+        state=one.state,
+        asked_at=time_of(one.asked_ms),
+        struck_at=maybe_time(one.struck_ms),
+        what=cut(one.what) or None,
+        healed_at=maybe_time(one.healed_ms),
+        heal_seconds=((one.healed_ms or 0) - (one.struck_ms or 0)) / 1_000 if healed else None,
+        resolution=cut(one.resolution) or None,
+        outcome=one.outcome,
+        commit_id=one.commit_id,
+        snapshot_id=id_text(one.snapshot_id),
+        audit=None
+        if audit is None
+        else models.StrikeAudit(
+            whole=audit.whole,
+            accounted=audit.accounted,
+            missing=audit.missing,
+            doubled=audit.doubled,
+            unknown=audit.unknown,
+            files=audit.files,
+            seconds=round(audit.seconds, 3),
+            snapshot_id=id_text(audit.snapshot_id),
+            findings=[cut(text) for text in audit.findings],
+        ),
+        ended_at=maybe_time(one.ended_ms),
+        reason=cut(one.reason) or None,
     )
 
 
