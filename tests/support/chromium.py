@@ -36,6 +36,8 @@ QUIET_FLAGS = (
     "--remote-debugging-pipe",
 )
 ANSWERED = {"returnByValue": True, "awaitPromise": True, "allowUnsafeEvalBlockedByCSP": False}
+NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
+"""Networks of containers come and go beside the tests; the page asks again."""
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
 
 
@@ -217,6 +219,8 @@ class Browser:
                 page.console.append(details.get("exception", {}).get("description") or details["text"])
             case "Runtime.consoleAPICalled" if params["type"] in ("error", "warning", "assert"):
                 page.console.append(str([one.get("value") for one in params["args"]]))
+            case "Log.entryAdded" if NETWORK_CHANGED in params["entry"]["text"]:
+                pass
             case "Log.entryAdded" if params["entry"]["level"] in ("error", "warning"):
                 page.console.append(f"{params['entry']['text']} {params['entry'].get('url', '')}".strip())
             case "Network.requestWillBeSent":

@@ -1,6 +1,7 @@
 // Asks the status API, and knows how old its answers are.
 
 export const TIMEOUT_MS = 6_000;
+const AGAIN_MS = 200;
 
 /** An answer that is an error; `status` is 0 if there was none. */
 export class ApiError extends Error {
@@ -11,8 +12,18 @@ export class ApiError extends Error {
   }
 }
 
-/** The JSON of an answer. */
-export async function get(path, { base = "", method = "GET", headers = {} } = {}) {
+/** The JSON of an answer. A reading that got none is tried once more: networks of containers come and go. */
+export async function get(path, options = {}) {
+  try {
+    return await once(path, options);
+  } catch (error) {
+    if (error.status !== 0 || error.late || (options.method ?? "GET") !== "GET" || options.base) throw error;
+    await new Promise((done) => setTimeout(done, AGAIN_MS));
+    return once(path, options);
+  }
+}
+
+async function once(path, { base = "", method = "GET", headers = {} }) {
   const ending = new AbortController();
   const timer = setTimeout(() => ending.abort(), TIMEOUT_MS);
   let answer;
@@ -30,8 +41,10 @@ export async function get(path, { base = "", method = "GET", headers = {} } = {}
     throw new ApiError(answer.status, value.error?.message ?? `status ${answer.status}`, value.error?.fix ?? "");
   } catch (error) {
     if (error instanceof ApiError) throw error;
-    const why = error.name === "AbortError" ? `no answer within ${TIMEOUT_MS / 1000} s` : "no answer";
-    throw new ApiError(0, why);
+    const late = error.name === "AbortError";
+    const made = new ApiError(0, late ? `no answer within ${TIMEOUT_MS / 1000} s` : "no answer");
+    made.late = late;
+    throw made;
   } finally {
     clearTimeout(timer);
   }
