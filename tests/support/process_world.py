@@ -20,6 +20,7 @@ from tarn.adapters.files import FileIO
 from tarn.adapters.store import FileStore
 from tarn.adapters.table_files import IcebergFormat
 from tarn.ingest.context import IngestContext, Limits, StoppedError
+from tarn.ingest.lost_replies import TrappedCatalog, Traps
 from tarn.ingest.status import StatusRegistry
 from tarn.testing import lake
 from tarn.testing.memory_topic import Topic
@@ -159,3 +160,9 @@ def messages(root: Path, name: str, partitions: int, count: int) -> FileTopic:
     for p in range(partitions):
         made.send(p, *(order(100 * p + n) for n in range(count)))
     return made
+
+
+def trapped(registry: StatusRegistry, stop: threading.Event) -> IngestContext:
+    """A writer whose catalog may lose an answer on purpose."""
+    context, traps = make(registry, stop), Traps()
+    return replace(context, catalog=TrappedCatalog(context.catalog, traps), traps=traps)

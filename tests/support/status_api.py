@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from urllib.parse import quote
 import orjson
 from jsonschema import Draft202012Validator, FormatChecker
 
+from tarn.adapters import manifest_audit
 from tarn.core.errors import TarnError
 from tarn.core.table_files import WrittenList
 from tarn.core.table_state import TableState
@@ -21,11 +23,14 @@ from tarn.ingest.server import StatusServer
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.status_api.openapi import DESCRIPTION
 from tarn.ingest.status_api.routes import ROUTES
+from tarn.ingest.table_look import KEPT_S, TableLook
 from tarn.ingest.wiring import listed_in
 from tarn.keeper.measured import Measured
 from tests.support.lake import Lake
 
 NOW_S = 1_000.0
+LOOKS = ("snapshots", "files", "metadata")
+"""What looks into a table, by the last part of its path."""
 TIMES = FormatChecker(formats=[])
 
 
@@ -60,9 +65,9 @@ def check(schema: Any, value: Any) -> None:
     assert not wrong, wrong[:5]
 
 
-def schema_of(template: str, status: int) -> Any:
+def schema_of(template: str, status: int, method: str = "get") -> Any:
     """The schema of an answer."""
-    answer = DESCRIPTION["paths"][template]["get"]["responses"][str(status)]
+    answer = DESCRIPTION["paths"][template][method]["responses"][str(status)]
     return answer["content"]["application/json"]["schema"]
 
 
@@ -107,8 +112,8 @@ class Client:
         check(schema_of(template, status), reply.json)
         return reply.json
 
-    def everything(self) -> dict[str, Any]:
-        """Every answer there is, by path, each validated."""
+    def everything(self, *, looks: bool = False) -> dict[str, Any]:
+        """Every answer there is, by path, each validated; with those that look into tables if they can."""
         found = {}
         for route in ROUTES:
             if not route.named:
@@ -118,6 +123,8 @@ class Client:
             for entry in found[path][key]:
                 at = f"{path}/{quote(entry['name'], safe='')}"
                 found[at] = self.get(at)
+                for more in LOOKS if key == "tables" and looks else ():
+                    found[f"{at}/{more}"] = self.get(f"{at}/{more}")
         return found
 
 
@@ -167,6 +174,17 @@ class LakeTables:
 def now_of(lake: Lake) -> Callable[[], int]:
     """The wall clock of a lake in memory, in milliseconds since the epoch; it does not go on."""
     return lambda: int(lake.clock.now_s * 1_000) + 1_700_000_000_000
+
+
+def into(lake: Lake, tables: LakeTables, **options: Any) -> TableLook:
+    """A look into the tables of a lake in memory; nothing is kept from one request to the next."""
+    moments = itertools.count(0.0, KEPT_S + 1.0)
+    options = {
+        "now_s": lambda: next(moments),
+        "read": lake.objects.read,
+        "manifests": manifest_audit,
+    } | options
+    return TableLook(tables, **options)
 
 
 def look_of(lake: Lake, tables: LakeTables, **options: Any) -> LakeLook:

@@ -15,6 +15,7 @@ from tarn.core.table_files import TableFormat
 from tarn.ingest.batch_memory import BatchMemory
 from tarn.ingest.bookkeeper import Bookkeepers
 from tarn.ingest.committer import Ports
+from tarn.ingest.lost_replies import Traps
 from tarn.ingest.principals import Principals
 from tarn.ingest.status import StatusRegistry
 
@@ -82,6 +83,7 @@ class IngestContext:
         decode_records: number of read records from which on they are decoded before the batch is closed.
         bookkeepers: the bookkeepers of the process, one per table.
         principals: other principals that ingestors may act as.
+        traps: what is armed in the catalog client, where faults by hand are allowed.
     """
 
     sources: TopicClient
@@ -101,6 +103,7 @@ class IngestContext:
     bookkeepers: Bookkeepers = field(default_factory=Bookkeepers)
     shared_ports: Ports | None = None
     principals: Principals = field(default_factory=Principals)
+    traps: Traps | None = None
 
     def require_going(self) -> None:
         """Require that the reader is not to stop.

@@ -26,6 +26,21 @@ class WriterDriver(Driver, Protocol):
     def join(self, timeout_s: float) -> bool:
         """Wait until all writers have ended; False if some have not in time."""
 
+    def is_process(self, id_: WorkerId) -> bool:
+        """Whether the writer is a process of its own."""
+
+    def crash(self, id_: WorkerId) -> str:
+        """End a writer as a crash does, on purpose; returns what was done, for people.
+
+        Unlike one that is killed by the controller, it counts as dead, with a reason.
+
+        Raises:
+            UnavailableError: it has ended meanwhile.
+        """
+
+    def drop_next(self, id_: WorkerId, *, within_s: float) -> None:
+        """Have a writer that is a process lose the answer to its next commit (`Traps.drop_next`)."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Writer:
@@ -130,3 +145,20 @@ class ByResources:
         until_s = time.monotonic() + timeout_s
         ended = self._shared.join(timeout_s)
         return self._limited.join(max(0.0, until_s - time.monotonic())) and ended
+
+    def is_process(self, id_: WorkerId) -> bool:
+        """See `WriterDriver.is_process`."""
+        return self._limited.is_process(id_)
+
+    def crash(self, id_: WorkerId) -> str:
+        """See `WriterDriver.crash`."""
+        return (self._limited if self._limited.is_process(id_) else self._shared).crash(id_)
+
+    def drop_next(self, id_: WorkerId, *, within_s: float) -> None:
+        """See `WriterDriver.drop_next`."""
+        self._limited.drop_next(id_, within_s=within_s)
+
+
+def has_ended(id_: WorkerId) -> UnavailableError:
+    """A writer that is to be struck is gone."""
+    return UnavailableError(f"writer {id_} has ended meanwhile; strike again")

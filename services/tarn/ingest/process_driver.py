@@ -1,7 +1,9 @@
 """Writers as processes of their own, with limits: `python -m tarn.ingest.worker`, spoken to by its pipes.
 
-stdin    one line of JSON (what to run); then `drain`. Its end means the same: the controller is gone
-stdout   lines of JSON: each second the reader's last commits and its status; before a failure, what it is
+stdin    one line of JSON (what to run); then `{"dropNext": seconds}`, where faults by hand are allowed, any
+         number of times. Any other line, or the end, means drain: the controller asks for it, or is gone
+stdout   lines of JSON: each second the reader's last commits and its status; an answer that it lost on
+         purpose; before a failure, what it is
 stderr   the log
 """
 
@@ -24,8 +26,9 @@ import structlog
 from tarn.core.control.model import Phase, WorkerId, WorkerSeen
 from tarn.core.spec import IngestorSpec
 from tarn.ingest.commit_ring import CommitKind, CommitOutcome, CommitSeen
-from tarn.ingest.drivers import Writer, cannot_start, reader_of
+from tarn.ingest.drivers import Writer, cannot_start, has_ended, reader_of
 from tarn.ingest.figures import TableFigures
+from tarn.ingest.lost_replies import Traps, lost_of
 from tarn.ingest.status import Histogram, IngestorStatus, State, StatusRegistry
 
 log = structlog.get_logger()
@@ -52,6 +55,7 @@ class ProcessDriver:
         command: what is run.
         clock: monotonic time in seconds.
         memory_of: resident bytes of a process by its id; None if it is gone.
+        traps: what an answer is reported to that a process lost on purpose.
     """
 
     def __init__(
@@ -61,10 +65,12 @@ class ProcessDriver:
         command: Sequence[str] = (sys.executable, "-m", "tarn.ingest.worker"),
         clock: Callable[[], float] = time.monotonic,
         memory_of: Callable[[int], int | None] | None = None,
+        traps: Traps | None = None,
     ) -> None:
         self._registry = registry
         self._command = tuple(command)
         self._clock = clock
+        self._traps = traps or Traps()
         self._memory_of = memory_of or resident_bytes
         self._lock = threading.Lock()
         self._writers: dict[WorkerId, _Writer] = {}
@@ -153,6 +159,31 @@ class ProcessDriver:
             one.process.kill()
             self._registry.remove(one.reader)
 
+    def is_process(self, id_: WorkerId) -> bool:
+        """See `WriterDriver.is_process`."""
+        with self._lock:
+            return id_ in self._writers
+
+    def crash(self, id_: WorkerId) -> str:
+        """See `WriterDriver.crash`: SIGKILL."""
+        with self._lock:
+            one = self._writers.get(id_)
+            if one is None or one.phase is not Phase.RUNNING:
+                raise has_ended(id_)
+            one.process.kill()
+        return f"writer {one.reader}, process {one.process.pid}, was ended by SIGKILL"
+
+    def drop_next(self, id_: WorkerId, *, within_s: float) -> None:
+        """See `WriterDriver.drop_next`."""
+        with self._lock:
+            one = self._writers.get(id_)
+        if one is None or one.phase is not Phase.RUNNING or one.process.stdin is None:
+            return
+        # A process that is just ending loses no answer.
+        with suppress(OSError, ValueError):
+            one.process.stdin.write(orjson.dumps({"dropNext": within_s}) + b"\n")
+            one.process.stdin.flush()
+
     def collect(self, id_: WorkerId) -> None:
         """See `Driver.collect`."""
         with self._lock:
@@ -213,6 +244,9 @@ class ProcessDriver:
             value = orjson.loads(line)
             if "failure" in value:
                 return str(value["failure"]), str(value["message"])
+            if "lost" in value:
+                self._traps.tell(lost_of(value["lost"]))
+                return None
             if "seen" in value:
                 for one in value["seen"]:
                     self._registry.commits.add(commit_of(one))

@@ -14,6 +14,8 @@ from tarn.ingest.lake_look import LakeSeen
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.status_api.app import StatusApp
 from tarn.ingest.status_api.views import Engine
+from tarn.ingest.strikes import Strikes
+from tarn.ingest.table_look import TableLook
 
 HEAD_BYTES_MAX = 16 << 10
 REQUEST_WAIT_S = 5.0
@@ -37,6 +39,9 @@ class StatusServer:
         lake: what was seen of the lake last.
         now_ms: wall-clock time in milliseconds since the epoch.
         version: version of Tarn.
+        look: looks into a table; None: there is no catalog to ask.
+        stream_url: address of the service stream, for the page; empty if there is none.
+        strikes: makes faults by hand; None: nobody may.
 
     Raises:
         InvalidSettingError: the address cannot be used; the message names the variables.
@@ -55,9 +60,20 @@ class StatusServer:
         lake: Callable[[], LakeSeen] = LakeSeen,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         version: str = "",
+        look: TableLook | None = None,
+        stream_url: str = "",
+        strikes: Strikes | None = None,
     ) -> None:
         engine = Engine(
-            registry=registry, lake=lake, clock=clock, now_ms=now_ms, started_ms=now_ms(), version=version
+            registry=registry,
+            lake=lake,
+            clock=clock,
+            now_ms=now_ms,
+            started_ms=now_ms(),
+            version=version,
+            look=look,
+            stream_url=stream_url,
+            strikes=strikes,
         )
         app = StatusApp(engine, deep=deep, hosts=hosts, wake=wake)
         protocol = door(

@@ -62,6 +62,8 @@ from tarn.ingest.wiring import (
     make_lake_look,
     make_specs,
     make_store,
+    make_strikes,
+    make_table_look,
     make_world,
 )
 
@@ -282,14 +284,8 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         signal.signal(number, lambda _number, _frame: stop.set())
     registry = StatusRegistry(since_ms=time.time_ns() // 1_000_000)
     context = make_world(settings, registry, stop)
-    service = Service(
-        loaded,
-        context,
-        registry,
-        stop,
-        specs=make_specs(settings),
-        driver=make_driver(settings, context, registry),
-    )
+    driver = make_driver(settings, context, registry)
+    service = Service(loaded, context, registry, stop, specs=make_specs(settings), driver=driver)
     looked_at = make_store(settings, request_timeout_ms=LOOK_TIMEOUT_MS)
     look = make_lake_look(settings, stop)
     page = StatusServer(
@@ -302,6 +298,9 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         wake=service.controller.wake,
         lake=look.seen,
         version=package_version("tarn"),
+        look=make_table_look(settings),
+        stream_url=settings.stream_url,
+        strikes=make_strikes(settings, context, driver, stop),
     )
     freeze_heap()
     page.start()

@@ -9,7 +9,15 @@ from pydantic import Field
 
 from tarn.adapters.kafka import Client
 from tarn.adapters.kafka_login import KafkaSettings
-from tarn.adapters.service_settings import HostNames, Port, StoreSettings, Switch, Url, Warehouse
+from tarn.adapters.service_settings import (
+    HostNames,
+    OptionalEndpoint,
+    Port,
+    StoreSettings,
+    Switch,
+    Url,
+    Warehouse,
+)
 from tarn.core.hosts import Hosts, parse_names
 
 
@@ -27,6 +35,8 @@ class Settings(StoreSettings, KafkaSettings):
     ingest_batch_mib: Annotated[int, Field(ge=1, le=65_536)] = 48
     ingest_audit_every_s: Annotated[int, Field(ge=0, le=2_592_000)] = 900
     ingest_audit_all_files_s: Annotated[int, Field(ge=60, le=31_536_000)] = 86_400
+    faults: Switch = "off"
+    stream_url: OptionalEndpoint = ""
     hosts: HostNames = ""
     trail: Switch = "off"
 

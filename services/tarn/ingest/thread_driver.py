@@ -13,8 +13,9 @@ import structlog
 from tarn.core.control.model import Phase, WorkerId, WorkerSeen
 from tarn.core.errors import TarnError
 from tarn.core.spec import IngestorSpec
+from tarn.ingest.commit_ring import CommitRing
 from tarn.ingest.context import IngestContext, StoppedError
-from tarn.ingest.drivers import Writer, cannot_start, reader_of
+from tarn.ingest.drivers import Writer, cannot_start, has_ended, reader_of
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import IngestorStatus, State, StatusRegistry
 
@@ -31,6 +32,15 @@ class _View(StatusRegistry):
         super().__init__()
         self._inner = inner
         self._using = threading.Lock()
+
+    @property
+    def commits(self) -> CommitRing:
+        """Those of the registry."""
+        return self._inner.commits
+
+    @commits.setter
+    def commits(self, _own: CommitRing) -> None:
+        """Its own ones are not used."""
 
     def detach(self) -> None:
         """Go on with a registry that nobody reads; no change is under way in the former one afterwards."""
@@ -154,6 +164,26 @@ class ThreadDriver:
             self._context.registry.remove(one.reader)
             log.warning("a thread that does not end is left behind", writer=str(id_))
 
+    def is_process(self, id_: WorkerId) -> bool:
+        """See `WriterDriver.is_process`."""
+        return False
+
+    def drop_next(self, id_: WorkerId, *, within_s: float) -> None:
+        """See `WriterDriver.drop_next`: threads commit by the catalog of this process."""
+
+    def crash(self, id_: WorkerId) -> str:
+        """See `WriterDriver.crash`: the thread is left behind, and what it has not committed is forgotten."""
+        with self._lock:
+            one = self._writers.get(id_)
+            if one is None or one.phase is not Phase.RUNNING:
+                raise has_ended(id_)
+            one.phase, one.since_s = Phase.ENDED, self._clock()
+            one.reason, one.message = "Killed", "it was left behind in the middle of its batch, by hand"
+        one.stop.set()
+        one.view.detach()
+        self._changed()
+        return f"writer {one.reader} was left behind where its batch was written and not committed"
+
     def collect(self, id_: WorkerId) -> None:
         """See `Driver.collect`."""
         with self._lock:
@@ -190,7 +220,8 @@ class ThreadDriver:
             log.error("writer failed", writer=str(id_), exc_info=e)
         with self._lock:
             one = self._writers.get(id_)
-            if one is not None and one.thread is threading.current_thread():
+            left = one is not None and one.phase is Phase.ENDED
+            if one is not None and not left and one.thread is threading.current_thread():
                 if one.phase is Phase.RUNNING and not reason and not self._context.stopping():
                     reason, message = "Ended", "it ended although nobody asked it to"
                 one.phase, one.since_s = Phase.ENDED, self._clock()

@@ -25,10 +25,12 @@ from tarn.core.spec import spec_of
 from tarn.ingest.commit_ring import COMMITS_MAX
 from tarn.ingest.context import IngestContext
 from tarn.ingest.ingestor import Ingestor
+from tarn.ingest.lost_replies import Traps
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.wiring import make_world
 
+LINE_BYTES_MAX = 1_000
 STATUS_S = 1.0
 SETTLE_S = 0.05
 """How soon after its start a change of state is reported."""
@@ -116,7 +118,12 @@ def main(arguments: list[str]) -> int:
         context = world(registry, stop)
         (spec,) = spec_of(order["spec"], file="the controller's spec").per_topic([order["topic"]])
         reader = Ingestor(spec, context, replica=order["replica"])
-        threading.Thread(target=_hear, args=(stop,), name="controller", daemon=True).start()
+        if context.traps is not None:
+            context.traps.on_lost(lambda lost: status.send({"lost": lost}))
+        table = str(spec.spec.table)
+        threading.Thread(
+            target=_hear, args=(stop, context.traps, table), name="controller", daemon=True
+        ).start()
         threading.Thread(target=_tell, args=(status, registry, reader.name, stop), daemon=True).start()
         freeze_heap()
         reader.run()
@@ -132,9 +139,15 @@ def main(arguments: list[str]) -> int:
     return exit_codes.OK
 
 
-def _hear(stop: threading.Event) -> None:
-    """Wait for the end of stdin, or a line, and end then."""
-    sys.stdin.buffer.readline()
+def _hear(stop: threading.Event, traps: Traps | None, table: str) -> None:
+    """Wait for the end of stdin, or a line, and end then; but for a line that has an answer lost."""
+    while line := sys.stdin.buffer.readline(LINE_BYTES_MAX):
+        try:
+            within_s = float(orjson.loads(line)["dropNext"])
+        except (ValueError, KeyError, TypeError):
+            break
+        if traps is not None:
+            traps.drop_next(table, within_s=within_s)
     stop.set()
 
 

@@ -22,7 +22,7 @@ from tarn.testing.memory_topic import Topic
 from tests.contract.ingest import test_merge as merging
 from tests.contract.ingest import test_retention as retention
 from tests.support.lake import BUCKET, TABLE, Lake, LocalCatalog, foreign_snapshot, order, spec
-from tests.support.status_api import NOW_S, LakeTables, look_of, now_of, served
+from tests.support.status_api import NOW_S, LakeTables, into, look_of, now_of, served
 
 SECRET = "sesame-of-a-row"
 
@@ -378,7 +378,9 @@ def test_nothing_of_a_row_and_no_credential_is_in_any_answer() -> None:
     assert SECRET in str(lake.rows("ops.dead_letters")), "the rows have it"
     look = look_of(lake, LakeTables(lake, TABLE, "ops.dead_letters"))
     look.look()
-    with served(lake.registry, lake=look.seen) as client:
-        for path, value in client.everything().items():
+    with served(lake.registry, lake=look.seen, look=into(lake, LakeTables(lake))) as client:
+        answers = client.everything(looks=True)
+        assert f"/v1/tables/{TABLE}/files" in answers
+        for path, value in answers.items():
             assert SECRET not in str(value), path
         assert client.get("/v1/ingestors/orders")["badRecords"] == 2

@@ -13,7 +13,8 @@ from tarn.ingest import server
 from tarn.ingest.lake_look import LakeSeen
 from tarn.ingest.status import State, StatusRegistry
 from tarn.ingest.status_api import views
-from tarn.ingest.status_api.views import Engine, Query
+from tarn.ingest.status_api.shapes import Query
+from tarn.ingest.status_api.views import Engine
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import Lake, order
 from tests.support.status_api import NOW_S, LakeTables, check, look_of, schema_of, served

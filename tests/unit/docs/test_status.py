@@ -7,9 +7,9 @@ import re
 import pytest
 
 from tarn.core.errors import InvalidError
-from tarn.ingest import deep_look, health, lake_look, server, worker
+from tarn.ingest import deep_look, health, lake_look, server, table_look, wiring, worker
 from tarn.ingest.commit_ring import COMMITS_MAX, CommitOutcome
-from tarn.ingest.status_api import models, views
+from tarn.ingest.status_api import app, models, shapes
 from tarn.ingest.status_api.openapi import DESCRIPTION, ERRORS
 from tarn.ingest.status_api.routes import ROUTES, query_of
 from tests.support.pages import section, tables, text_of
@@ -31,9 +31,11 @@ def test_the_endpoints_are_those_that_are_served() -> None:
 def test_the_errors_are_those_that_are_answered() -> None:
     documented = {int(row["status"]): row["type"].strip("`") for row in tables(section(PAGE, "Errors"))[0]}
     assert documented == {status: kind for status, (kind, _) in ERRORS.items()}
+    changes = {403, 409}
     for route in ROUTES:
-        described = DESCRIPTION["paths"][route.path]["get"]["responses"]
-        assert set(described) == {"200", *map(str, documented)}
+        described = DESCRIPTION["paths"][route.path][route.method.lower()]["responses"]
+        found = set(documented) - (changes if route.method == "GET" else set())
+        assert set(described) == {"200" if route.method == "GET" else "202", *map(str, found)}
 
 
 def test_the_example_of_an_error_is_one() -> None:
@@ -53,7 +55,8 @@ def test_the_outcomes_are_those_of_the_code() -> None:
 
 def test_the_limits_are_those_of_the_code() -> None:
     for text in (
-        f"({views.LIMIT_MAX:,} at most, and by default; commits: {views.LIMIT} by default)",
+        f"({shapes.LIMIT_MAX:,} at most, and by default; ",
+        f"commits, snapshots and files: {shapes.LIMIT} by default)",
         f"The last {COMMITS_MAX:,} commits of the ingestors",
         f"Messages are cut at {models.MESSAGE_CHARS_MAX:,} characters",
         f"partitions and readers of one ingestor at {models.PARTS_SHOWN_MAX:,}",
@@ -63,6 +66,9 @@ def test_the_limits_are_those_of_the_code() -> None:
         f"checks every {health.LOOK_EVERY_S:.0f} s",
         f"At most {server.CONNECTIONS_MAX} connections are open",
         f"may take {server.REQUEST_WAIT_S:.0f} s and {server.HEAD_BYTES_MAX >> 10} KiB",
+        f"{('', 'One', 'Two')[app.LOOKS_AT_ONCE]} look at once, {app.LOOKS_WAITING_MAX} may wait",
+        f"may take {wiring.LOOK_TIMEOUT_MS // 1_000} s. Metadata hold for {table_look.KEPT_S:.0f} s",
+        f"at most {table_look.MANIFESTS_MAX} manifests of {table_look.MANIFEST_BYTES_MAX >> 20} MiB each",
         f"its result holds for {deep_look.DEEP_KEPT_S:.0f} s",
     ):
         assert text in FLAT, text

@@ -1,29 +1,50 @@
-"""The pages of ingest: health, metrics, the page /status, a wake-up call, and the status API below /v1."""
+"""What ingest serves: the page at /, health, metrics, /status, a wake-up call, and the API below /v1."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from hmac import compare_digest
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import orjson
 import structlog
+from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tarn.core.errors import InvalidError, NotFoundError, TarnError
+from tarn.core.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+    TarnError,
+    UnavailableError,
+)
 from tarn.core.hosts import Hosts
 from tarn.core.http_answers import Answer, json_answer, refusal
 from tarn.ingest.deep_look import OneDeepLook
 from tarn.ingest.health import faults, hanging
 from tarn.ingest.metrics import to_metrics
-from tarn.ingest.status_api.openapi import DESCRIPTION_BYTES, ERRORS
+from tarn.ingest.status_api.assets import Assets
+from tarn.ingest.status_api.openapi import DESCRIPTION_BYTES, ERRORS, FAULT_HEADER, OK, ONLY_CHANGES
 from tarn.ingest.status_api.routes import query_of, route_of
+from tarn.ingest.status_api.shapes import Query
 from tarn.ingest.status_api.views import Engine
 
 log = structlog.get_logger()
 
 API = "/v1"
+STATUSES = ((NotFoundError, 404), (ForbiddenError, 403), (ConflictError, 409), (InvalidError, 400))
+"""What is wrong with a request; whatever else goes wrong, others do not answer as they should."""
+SHOWN = ("field", "value", "fix")
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-HEADERS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+LOOKS_AT_ONCE = 2
+"""Requests that may wait for the catalog and the store at one time, each in a thread."""
+LOOKS_WAITING_MAX = 16
+"""Requests that may wait, those included; more are refused."""
 
 
 class _Deep:
@@ -38,7 +59,7 @@ class _Deep:
 
 
 class StatusApp:
-    """Answers requests from what is in memory; only the deep health check waits for anybody.
+    """Answers requests from what is in memory; only deep health checks and looks into tables wait.
 
     Args:
         engine: what is shown.
@@ -59,6 +80,9 @@ class StatusApp:
         self._deep = OneDeepLook(_Deep(deep))
         self._hosts = hosts
         self._wake = wake
+        self._assets = Assets(engine.stream_url)
+        self._limit: anyio.CapacityLimiter | None = None
+        self._looks = 0
 
     def asgi(self) -> ASGIApp:
         """The application as uvicorn runs it."""
@@ -75,8 +99,10 @@ class StatusApp:
                 log.exception("request broke", method=method, path=path)
                 message = f"internal error: {type(e).__name__}; see ingest's log"
                 answer = self._refused(path, 500, "Internal", message)
-            fields = [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
-            fields += [*HEADERS, (b"content-length", b"%d" % len(answer.body))]
+            shown = {**HEADERS, **answer.headers}
+            fields = [(name.encode(), value.encode("latin-1")) for name, value in shown.items()]
+            if answer.status != 304:
+                fields.append((b"content-length", b"%d" % len(answer.body)))
             await send({"type": "http.response.start", "status": answer.status, "headers": fields})
             await send({"type": "http.response.body", "body": answer.body})
 
@@ -89,7 +115,7 @@ class StatusApp:
             kind = "Misdirected" if refused.status == 421 else "Forbidden"
             return self._refused(path, refused.status, kind, refused.message)
         if _is_api(path):
-            return self._api(method, path, query)
+            return await self._api(method, path, query, headers)
         if method == "POST":
             if path != "/wake":
                 return json_answer({"error": "no such page; POST is for /wake"}, status=404)
@@ -106,26 +132,64 @@ class StatusApp:
             return Answer(
                 body=to_metrics(self._engine.registry).encode(), headers={"content-type": METRICS_TYPE}
             )
-        pages = "no such page; there are /health, /status, /metrics and /v1"
+        asset = self._assets.get(path, headers)
+        if asset is not None:
+            return asset
+        pages = "no such page; there are /, /health, /status, /metrics and /v1"
         return json_answer({"error": pages}, status=404)
 
-    def _api(self, method: str, path: str, query: str) -> Answer:
+    async def _api(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> Answer:
         try:
             route, name = route_of(path)
+            if method != route.method:
+                message = f"{method[:20]!r} is not taken here, {route.method} is"
+                return refusal(405, ERRORS[405][0], message, headers={"allow": route.method})
             if method != "GET":
-                message = f"{method[:20]!r} is not taken here, GET is"
-                return refusal(405, ERRORS[405][0], message, headers={"allow": "GET"})
+                self._require_token(headers)
             asked = query_of(query, route.parameters)
             body = DESCRIPTION_BYTES
             if route.view is not None:
-                body = route.view(self._engine, name, asked).model_dump_json(by_alias=True).encode()
+                view = partial(_seen, route.view, self._engine, name, asked)
+                body = await self._waiting(view) if route.waits else view()
         except TarnError as e:
-            status = next(
-                status for kind, status in ((NotFoundError, 404), (InvalidError, 400)) if isinstance(e, kind)
-            )
-            wrong: dict[str, Any] = {**e.fields}
+            status = next((status for kind, status in STATUSES if isinstance(e, kind)), 503)
+            if method == "GET" and status in ONLY_CHANGES:
+                status = 503  # what the service itself may not do
+            wrong: dict[str, Any] = {key: e.fields[key] for key in SHOWN if key in e.fields}
             return refusal(status, ERRORS[status][0], e.message, **wrong)
-        return Answer(body=body, headers={"content-type": "application/json"})
+        return Answer(status=OK[method], body=body, headers={"content-type": "application/json"})
+
+    def _require_token(self, headers: Mapping[str, str]) -> None:
+        """Require the token of this process, which only a page of this origin can read and send.
+
+        Raises:
+            ForbiddenError: it is not there.
+        """
+        strikes = self._engine.strikes
+        sent = headers.get(FAULT_HEADER.lower(), "").encode()
+        if strikes is not None and not compare_digest(sent, strikes.token.encode()):
+            raise ForbiddenError(
+                f"{FAULT_HEADER} is not that of this process; GET /v1/faults has it",
+                field=FAULT_HEADER,
+                fix="read it from GET /v1/faults and send it as a header",
+            )
+
+    async def _waiting(self, view: Callable[[], bytes]) -> bytes:
+        """What a view answers that waits for others; the event loop does not.
+
+        Raises:
+            UnavailableError: too many wait already.
+            TarnError: as the view raises.
+        """
+        if self._looks >= LOOKS_WAITING_MAX:
+            raise UnavailableError(f"{self._looks} requests look into tables already; ask again in a second")
+        if self._limit is None:
+            self._limit = anyio.CapacityLimiter(LOOKS_AT_ONCE)
+        self._looks += 1
+        try:
+            return await anyio.to_thread.run_sync(view, limiter=self._limit)
+        finally:
+            self._looks -= 1
 
     async def _healthy(self, query: str) -> Answer:
         registry, now_s = self._engine.registry, self._engine.clock()
@@ -158,6 +222,10 @@ class StatusApp:
         if _is_api(path):
             return refusal(status, kind, message)
         return json_answer({"error": message}, status=status)
+
+
+def _seen(view: Callable[[Engine, str, Query], BaseModel], engine: Engine, name: str, query: Query) -> bytes:
+    return view(engine, name, query).model_dump_json(by_alias=True).encode()
 
 
 def _is_api(path: str) -> bool:

@@ -14,6 +14,8 @@ from pydantic.alias_generators import to_camel
 
 from tarn.ingest.commit_ring import CommitKind, CommitOutcome
 from tarn.ingest.status import State
+from tarn.ingest.strikes import StrikeKind, StrikeState
+from tarn.ingest.table_look import LISTED_MAX
 
 MESSAGE_CHARS_MAX = 1_000
 """Characters of a message that are shown."""
@@ -265,6 +267,220 @@ class Table(TableItem):
     freshness: Annotated[Freshness, Field(description="of the batches of its ingestors")]
     storage: StorageItem
     audit: Audit | None
+
+
+class TableAudit(Audit):
+    """The last scheduled audit of one table."""
+
+    table: str
+
+
+class Audits(Part):
+    """The last audit of each table that ingestors fill, by name, a page of them."""
+
+    at: At
+    audits: list[TableAudit]
+    total: Annotated[Count, Field(description="number of tables that were audited, or could not be")]
+    next: Annotated[str | None, Field(description="`after` of the next page; null at the end")]
+
+
+class SnapshotItem(Part):
+    """A snapshot of a table. What its summary does not say is null."""
+
+    snapshot_id: SnapshotId
+    parent_id: SnapshotId | None
+    at: datetime
+    sequence: Count
+    operation: Annotated[str | None, Field(description="append, overwrite, replace or delete")]
+    current: Annotated[bool, Field(description="whether it is the current one")]
+    in_history: Annotated[bool, Field(description="whether it is the current one or an ancestor of it")]
+    refs: Annotated[list[str], Field(max_length=LISTED_MAX, description="branches and tags that name it")]
+    commits: Annotated[Count, Field(description="commits of Tarn's writers in it; 0: somebody else made it")]
+    added_rows: Count | None
+    removed_rows: Count | None
+    added_files: Count | None
+    removed_files: Count | None
+    added_bytes: Bytes | None
+    rows: Annotated[Count | None, Field(description="rows of the table in this snapshot")]
+    files: Count | None
+    bytes: Bytes | None
+
+
+class Snapshots(Part):
+    """Snapshots of a table that are kept, newest first, a page of them."""
+
+    at: At
+    table: str
+    snapshots: list[SnapshotItem]
+    total: Count
+    next: Annotated[str | None, Field(description="`after` of the next page; null at the end")]
+
+
+class FileItem(Part):
+    """A file of a table's snapshot, as its manifest describes it."""
+
+    path: Annotated[
+        str, Field(description="below the table's location; values of partitions in it are left out")
+    ]
+    bytes: Bytes
+    rows: Count
+    deletes: Annotated[bool, Field(description="whether it is a delete file")]
+    added_by: Annotated[SnapshotId | None, Field(description="snapshot that added it")]
+
+
+class Files(Part):
+    """Files of the current snapshot, a page of them; following pages are of the same snapshot."""
+
+    at: At
+    table: str
+    snapshot_id: SnapshotId | None
+    files: list[FileItem]
+    total: Annotated[
+        Count | None,
+        Field(description="data and delete files of the snapshot, by its summary; null: unknown"),
+    ]
+    next: Annotated[str | None, Field(description="`after` of the next page; null at the end")]
+
+
+class Column(Part):
+    """A column of the current schema."""
+
+    id: int
+    name: str
+    type: Annotated[str, Field(description="as Iceberg writes it, cut at 200 characters")]
+    required: bool
+
+
+class PartitionField(Part):
+    """A field of the current partition spec."""
+
+    name: str
+    transform: str
+    column: Annotated[str | None, Field(description="name of the column; null if the schema has it no more")]
+
+
+class Ref(Part):
+    """A branch or a tag."""
+
+    name: str
+    kind: Annotated[str, Field(description="branch or tag")]
+    snapshot_id: SnapshotId
+
+
+class ManifestItem(Part):
+    """A manifest of the current snapshot."""
+
+    path: str
+    bytes: Bytes
+    added_by: SnapshotId | None
+
+
+class EarlierMetadata(Part):
+    """An earlier metadata file that the metadata still name."""
+
+    path: str
+    at: datetime | None
+
+
+class Metadata(Part):
+    """The objects that make a table: metadata, manifest list, manifests, and what the metadata say."""
+
+    at: At
+    table: str
+    uuid: str
+    format_version: Count
+    location: Annotated[str, Field(description="the table's own folder; other paths are below it")]
+    path: Annotated[str | None, Field(description="the metadata file that the catalog points to")]
+    updated_at: datetime | None
+    snapshot_id: SnapshotId | None
+    manifest_list: str | None
+    manifests: Annotated[list[ManifestItem], Field(max_length=LISTED_MAX)]
+    manifests_total: Count
+    earlier: Annotated[
+        list[EarlierMetadata],
+        Field(max_length=LISTED_MAX, description="earlier metadata files, newest first"),
+    ]
+    earlier_total: Count
+    columns: Annotated[list[Column], Field(max_length=LISTED_MAX)]
+    columns_total: Count
+    partitioning: Annotated[list[PartitionField], Field(max_length=LISTED_MAX)]
+    refs: Annotated[list[Ref], Field(max_length=LISTED_MAX)]
+    refs_total: Count
+
+
+class Page(Part):
+    """What the page at / has to know."""
+
+    at: At
+    stream_url: Annotated[
+        str | None, Field(description="address of the service stream; null: there is none here")
+    ]
+    faults: Annotated[bool, Field(description="whether faults may be made by hand")]
+
+
+class StrikeAudit(Part):
+    """What the audit after a fault by hand found."""
+
+    whole: Annotated[bool, Field(description="whether nothing is damaged")]
+    accounted: Annotated[Count, Field(description="offsets with a row or a dead letter")]
+    missing: Annotated[Count, Field(description="offsets without either, with evidence")]
+    doubled: Annotated[Count, Field(description="offsets with more than one row")]
+    unknown: Annotated[Count, Field(description="offsets about which nothing more is known")]
+    files: Count
+    seconds: Seconds
+    snapshot_id: SnapshotId | None
+    findings: list[Message]
+
+
+class Strike(Part):
+    """A fault by hand."""
+
+    id: Annotated[Count, Field(description="its number, from 1; begins with the process")]
+    kind: Annotated[
+        StrikeKind,
+        Field(
+            description="drop-reply: the answer to the table's next commit is dropped after the catalog "
+            "applied it. kill-writer: a writer is ended as a crash does"
+        ),
+    ]
+    ingestor: str
+    table: str
+    state: Annotated[
+        StrikeState,
+        Field(
+            description="waiting: for the next commit. struck: until it is healed. auditing: the table is "
+            "read. done, failed: over"
+        ),
+    ]
+    asked_at: datetime
+    struck_at: datetime | None
+    what: Annotated[Message | None, Field(description="what was struck")]
+    healed_at: datetime | None
+    heal_seconds: Annotated[
+        Seconds | None, Field(description="from the strike until the commit that shows it healed was known")
+    ]
+    resolution: Annotated[Message | None, Field(description="how it was resolved")]
+    outcome: Annotated[CommitOutcome | None, Field(description="of that commit, see the commits")]
+    commit_id: str | None
+    snapshot_id: SnapshotId | None
+    audit: StrikeAudit | None
+    ended_at: datetime | None
+    reason: Annotated[Message | None, Field(description="why it failed")]
+
+
+class Faults(Part):
+    """The last faults by hand, newest first."""
+
+    at: At
+    enabled: Annotated[bool, Field(description="whether they may be made (TARN_FAULTS)")]
+    token: Annotated[
+        str | None,
+        Field(
+            description="to be sent as X-Tarn-Fault-Token, which a page of another origin cannot read or send"
+        ),
+    ]
+    running: Annotated[bool, Field(description="whether one is under way; the next one has to wait")]
+    strikes: list[Strike]
 
 
 class CommitItem(Part):

@@ -13,13 +13,22 @@ from tarn.ingest.status_api.routes import NAME_CHARS_MAX, ROUTES, Parameter, Rou
 
 Json = dict[str, Any]
 
+FAULT_HEADER = "X-Tarn-Fault-Token"
+
 ERRORS = {
     400: ("BadRequest", "a parameter is unknown or has a value that is not allowed"),
+    403: ("Forbidden", "faults are not made here, the token is wrong, or a page of another origin asks"),
     404: ("NotFound", "there is no such thing, or path"),
-    405: ("MethodNotAllowed", "only GET is taken"),
+    405: ("MethodNotAllowed", "the path takes another method"),
+    409: ("Conflict", "the ingestor does not run, or a fault is under way"),
     421: ("Misdirected", "the name in Host is not known"),
+    503: ("Unavailable", "the catalog or the store does not answer, or too many ask about tables at once"),
 }
 """Status to the error's name and what it means."""
+OK = {"GET": 200, "POST": 202}
+"""Status of an answer by method."""
+ONLY_CHANGES = (403, 409)
+"""Errors of requests that change something."""
 
 
 class _Plain(GenerateJsonSchema):
@@ -51,7 +60,7 @@ def _parameter(one: Parameter) -> Json:
     return {
         "name": one.name,
         "in": "query",
-        "required": False,
+        "required": one.required,
         "description": one.description,
         "schema": dict(one.schema),
     }
@@ -70,19 +79,30 @@ def _operation(route: Route) -> Json:
                 "schema": {"type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX},
             }
         )
+    if route.method != "GET":
+        parameters.append(
+            {
+                "name": FAULT_HEADER,
+                "in": "header",
+                "required": True,
+                "description": "token of GET /v1/faults",
+                "schema": {"type": "string"},
+            }
+        )
     content = {"application/json": {"schema": {"type": "object"}}}
     return {
         "operationId": route.operation,
         "summary": route.summary,
         "parameters": parameters,
         "responses": {
-            "200": {
+            str(OK[route.method]): {
                 "description": route.summary,
                 "content": content if route.answer is None else _content(route.answer.__name__),
             },
             **{
                 str(status): {"description": text, "content": _content(models.Error.__name__)}
                 for status, (_, text) in ERRORS.items()
+                if route.method != "GET" or status not in ONLY_CHANGES
             },
         },
     }
@@ -93,11 +113,12 @@ DESCRIPTION: Json = {
     "info": {
         "title": "Tarn status",
         "version": "1",
-        "description": "Ingestors, tables, commits, storage and services, as ingest knows them. Read only. "
+        "description": "Ingestors, tables, commits, storage and services, as ingest knows them. Read only, "
+        "but for faults by hand where they are allowed. "
         "Times are ISO 8601 in UTC; unknown is null, never 0; units are in the names or descriptions.",
         "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
     },
-    "paths": {route.path: {"get": _operation(route)} for route in ROUTES},
+    "paths": {route.path: {route.method.lower(): _operation(route)} for route in ROUTES},
     "components": {"schemas": _schemas()},
 }
 """The description."""

@@ -12,8 +12,11 @@ from urllib.parse import parse_qsl, unquote
 from pydantic import BaseModel
 
 from tarn.core.errors import InvalidError, NotFoundError
-from tarn.ingest.status_api import models, views
-from tarn.ingest.status_api.views import Engine, Query
+from tarn.ingest.status_api import models, table_views, views
+from tarn.ingest.status_api.shapes import LIMIT as LIMIT_USUAL
+from tarn.ingest.status_api.shapes import LIMIT_MAX, Query
+from tarn.ingest.status_api.views import Engine
+from tarn.ingest.table_look import position_of
 
 NAME_CHARS_MAX = 500
 """Characters of a name in a path or a parameter."""
@@ -31,12 +34,14 @@ class Parameter:
         description: what it does.
         schema: its JSON schema.
         parse: its value from a text; raises ValueError with what is allowed.
+        required: whether it must be there.
     """
 
     name: str
     description: str
     schema: Mapping[str, Any]
     parse: Callable[[str], int | str]
+    required: bool = False
 
 
 def _number(least: int, most: int) -> Callable[[str], int]:
@@ -57,14 +62,14 @@ def _name(text: str) -> str:
 LIMIT = Parameter(
     name="limit",
     description="most entries of the answer",
-    schema={"type": "integer", "minimum": 1, "maximum": views.LIMIT_MAX, "default": views.LIMIT_MAX},
-    parse=_number(1, views.LIMIT_MAX),
+    schema={"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_MAX},
+    parse=_number(1, LIMIT_MAX),
 )
 COMMITS_LIMIT = Parameter(
     name="limit",
     description="most commits of the answer",
-    schema={"type": "integer", "minimum": 1, "maximum": views.LIMIT_MAX, "default": views.LIMIT},
-    parse=_number(1, views.LIMIT_MAX),
+    schema={"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_USUAL},
+    parse=_number(1, LIMIT_MAX),
 )
 AFTER = Parameter(
     name="after",
@@ -81,6 +86,36 @@ SINCE = Parameter(
 )
 
 
+def _cursor(pattern: str, parse: Callable[[str], object]) -> Parameter:
+    def checked(text: str) -> str:
+        parse(text)
+        return text
+
+    return Parameter(
+        name="after",
+        description="the page begins after this place: `next` of the page before",
+        schema={"type": "string", "pattern": pattern},
+        parse=checked,
+    )
+
+
+INGESTOR = Parameter(
+    name="ingestor",
+    description="name of the ingestor that is struck",
+    schema={"type": "string", "minLength": 1, "maxLength": NAME_CHARS_MAX},
+    parse=_name,
+    required=True,
+)
+FEW = Parameter(
+    name="limit",
+    description="most entries of the answer",
+    schema={"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_USUAL},
+    parse=_number(1, LIMIT_MAX),
+)
+AFTER_SNAPSHOT = _cursor(r"^[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}$", table_views.snapshot_order)
+AFTER_FILE = _cursor(r"^[0-9]{1,20}\.[0-9]{1,9}\.[0-9]{1,9}$", position_of)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Route:
     """One path.
@@ -93,6 +128,8 @@ class Route:
         view: makes the answer; None likewise.
         named: what the path's parameter is; empty without one.
         parameters: parameters of its query.
+        waits: whether the view waits for the catalog and the store, and runs in a thread.
+        method: HTTP method that it takes; another one than GET changes something, and needs the token.
     """
 
     path: str
@@ -102,6 +139,8 @@ class Route:
     view: Callable[[Engine, str, Query], BaseModel] | None = None
     named: str = ""
     parameters: tuple[Parameter, ...] = ()
+    waits: bool = False
+    method: str = "GET"
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -154,6 +193,35 @@ ROUTES: tuple[Route, ...] = (
         named="table",
     ),
     Route(
+        path="/v1/tables/{table}/snapshots",
+        operation="listSnapshots",
+        summary="the snapshots of a table that are kept, newest first",
+        answer=models.Snapshots,
+        view=table_views.snapshots,
+        named="table",
+        parameters=(FEW, AFTER_SNAPSHOT),
+        waits=True,
+    ),
+    Route(
+        path="/v1/tables/{table}/files",
+        operation="listFiles",
+        summary="the files of a table's current snapshot",
+        answer=models.Files,
+        view=table_views.files,
+        named="table",
+        parameters=(FEW, AFTER_FILE),
+        waits=True,
+    ),
+    Route(
+        path="/v1/tables/{table}/metadata",
+        operation="getMetadata",
+        summary="the objects that make a table, its columns, partitioning, branches and tags",
+        answer=models.Metadata,
+        view=lambda engine, name, _: table_views.metadata(engine, name),
+        named="table",
+        waits=True,
+    ),
+    Route(
         path="/v1/commits",
         operation="listCommits",
         summary="the last commits of the ingestors of this process, or those after a number",
@@ -170,11 +238,43 @@ ROUTES: tuple[Route, ...] = (
         parameters=(LIMIT, AFTER),
     ),
     Route(
+        path="/v1/audits",
+        operation="listAudits",
+        summary="the last audit of each table that ingestors fill",
+        answer=models.Audits,
+        view=lambda engine, _, query: views.audits(engine, query),
+        parameters=(LIMIT, AFTER),
+    ),
+    Route(
         path="/v1/services",
         operation="listServices",
         summary="what ingest needs, as it was looked at last",
         answer=models.Services,
         view=lambda engine, _name, _query: views.services(engine),
+    ),
+    Route(
+        path="/v1/page",
+        operation="getPage",
+        summary="what the page at / has to know",
+        answer=models.Page,
+        view=lambda engine, _name, _query: views.page(engine),
+    ),
+    Route(
+        path="/v1/faults",
+        operation="listFaults",
+        summary="the last faults that were made by hand, with what became of them",
+        answer=models.Faults,
+        view=lambda engine, _name, _query: views.strikes(engine),
+    ),
+    Route(
+        path="/v1/faults/{kind}",
+        operation="makeFault",
+        summary="make a fault: drop-reply or kill-writer; only where TARN_FAULTS is on",
+        answer=models.Strike,
+        view=views.strike,
+        named="fault",
+        parameters=(INGESTOR,),
+        method="POST",
     ),
     Route(
         path="/v1/openapi.json",
@@ -235,6 +335,9 @@ def query_of(text: str, parameters: Iterable[Parameter]) -> Query:
             found[name] = known[name].parse(value)
         except ValueError as e:
             raise _wrong(name, value, "is not allowed", f"send {e}") from None
+    for name, one in known.items():
+        if one.required and name not in found:
+            raise _wrong(name, "", "is missing", f"send {one.description}")
     return Query(**found)
 
 

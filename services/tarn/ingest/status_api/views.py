@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import reduce
 from typing import Any, TypeVar
 
-from tarn.core.errors import NotFoundError
+from tarn.core.errors import ForbiddenError, NotFoundError
 from tarn.ingest.commit_ring import CommitSeen
 from tarn.ingest.figures import TableFigures, newest, same_version
 from tarn.ingest.health import faults, hanging
@@ -22,30 +22,20 @@ from tarn.ingest.status import (
     StatusRegistry,
 )
 from tarn.ingest.status_api import models
-
-LIMIT = 100
-"""Commits in an answer, unless the request says another number."""
-LIMIT_MAX = 1_000
-"""Entries in an answer."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
+from tarn.ingest.status_api.shapes import (
+    LIMIT,
+    Query,
+    cut,
+    id_text,
+    maybe_time,
+    page_of,
+    time_of,
+    time_of_us,
+)
+from tarn.ingest.strikes import Strike, StrikeKind, Strikes
+from tarn.ingest.table_look import TableLook
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """What a request asks for beyond its path.
-
-    Attributes:
-        limit: most entries of the answer; None for the usual number.
-        after: entries by name begin after this one.
-        since: commits begin after this number; None: the last ones.
-    """
-
-    limit: int | None = None
-    after: str | None = None
-    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +49,9 @@ class Engine:
         now_ms: wall-clock time in milliseconds since the epoch.
         started_ms: start of the process, in milliseconds since the epoch.
         version: version of Tarn.
+        look: looks into a table; None: there is no catalog to ask.
+        stream_url: address of the service stream; empty if there is none.
+        strikes: makes faults by hand; None: nobody may.
     """
 
     registry: StatusRegistry
@@ -67,11 +60,14 @@ class Engine:
     now_ms: Callable[[], int]
     started_ms: int
     version: str
+    look: TableLook | None = None
+    stream_url: str = ""
+    strikes: Strikes | None = None
 
     @property
     def at(self) -> datetime:
         """Now."""
-        return _required(self.now_ms())
+        return time_of(self.now_ms())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +86,9 @@ def index(engine: Engine, endpoints: Iterable[tuple[str, str]]) -> models.Index:
         at=engine.at,
         service="ingest",
         version=engine.version,
-        started_at=_required(engine.started_ms),
+        started_at=time_of(engine.started_ms),
         healthy=not found,
-        faults=[_cut(one) for one in found],
+        faults=[cut(one) for one in found],
         endpoints=[models.Endpoint(path=path, summary=summary) for path, summary in endpoints],
     )
 
@@ -100,7 +96,7 @@ def index(engine: Engine, endpoints: Iterable[tuple[str, str]]) -> models.Index:
 def ingestors(engine: Engine, query: Query) -> models.Ingestors:
     """Ingestors by name."""
     known = engine.registry.ingestors()
-    names, after = _page(known, query)
+    names, after = page_of(known, query)
     return models.Ingestors(
         at=engine.at,
         ingestors=[models.IngestorItem(**_ingestor(name, known[name])) for name in names],
@@ -143,11 +139,11 @@ def tables(engine: Engine, query: Query) -> models.Tables:
     """Tables by name: those that the last look found, and those that ingestors write."""
     lake = engine.lake()
     known = _tables(engine, lake)
-    names, after = _page(known, query)
+    names, after = page_of(known, query)
     return models.Tables(
         at=engine.at,
-        looked_at=_at(lake.looked_ms),
-        fault=_cut(lake.fault) or None,
+        looked_at=maybe_time(lake.looked_ms),
+        fault=cut(lake.fault) or None,
         tables=[models.TableItem(**_table(name, known[name])) for name in names],
         total=len(known),
         next=after,
@@ -177,18 +173,28 @@ def table(engine: Engine, name: str) -> models.Table:
     )
 
 
+def require_table(engine: Engine, name: str) -> None:
+    """Require that a table was seen, as `table` shows it.
+
+    Raises:
+        NotFoundError: it was not.
+    """
+    if name not in _tables(engine, engine.lake()):
+        raise _not_found("table", name, "/v1/tables")
+
+
 def storage(engine: Engine, query: Query) -> models.Storage:
     """What the tables take in the store, by name."""
     lake = engine.lake()
     known = _tables(engine, lake)
     every = known.keys() | lake.sizes.keys()
-    names, after = _page(every, query)
+    names, after = page_of(every, query)
     waiting = [one.to_be_removed for one in lake.sizes.values()]
     stored = [(one.live or 0) + one.history + one.to_be_removed for one in lake.sizes.values()]
     return models.Storage(
         at=engine.at,
-        looked_at=_at(lake.sizes_ms),
-        fault=_cut(lake.sizes_fault) or None,
+        looked_at=maybe_time(lake.sizes_ms),
+        fault=cut(lake.sizes_fault) or None,
         measured_tables=len(lake.sizes),
         stored_bytes=sum(stored) if stored else None,
         waiting_bytes=sum(waiting) if waiting else None,
@@ -207,33 +213,75 @@ def commits(engine: Engine, query: Query) -> models.Commits:
     )
 
 
+def audits(engine: Engine, query: Query) -> models.Audits:
+    """The last audit of each table, by name."""
+    known = engine.registry.audits()
+    names, after = page_of(known, query)
+    return models.Audits(
+        at=engine.at,
+        audits=[models.TableAudit(table=name, **dict(_audit(known[name]))) for name in names],
+        total=len(known),
+        next=after,
+    )
+
+
+def page(engine: Engine) -> models.Page:
+    """What the page has to know."""
+    return models.Page(at=engine.at, stream_url=engine.stream_url or None, faults=engine.strikes is not None)
+
+
+def strikes(engine: Engine) -> models.Faults:
+    """The last faults by hand, newest first, and what a page sends to make one."""
+    made = engine.strikes
+    found = () if made is None else made.all()
+    return models.Faults(
+        at=engine.at,
+        enabled=made is not None,
+        token=None if made is None else made.token,
+        running=any(one.running for one in found),
+        strikes=[_strike(one) for one in found],
+    )
+
+
+def strike(engine: Engine, kind: str, query: Query) -> models.Strike:
+    """Begin a fault by hand.
+
+    Raises:
+        ForbiddenError: nobody may make one here.
+        NotFoundError: there is no such kind or ingestor.
+        ConflictError: the ingestor does not run, or one is under way.
+    """
+    if engine.strikes is None:
+        raise ForbiddenError("faults are not made here; scripts/up with TARN_FAULTS=on in .env allows them")
+    if kind not in [*StrikeKind]:
+        raise NotFoundError(
+            f"there is no fault {kind[:200]!r}",
+            field="kind",
+            value=kind[:200],
+            fix=f"POST /v1/faults/{' or '.join(StrikeKind)}",
+        )
+    return _strike(engine.strikes.begin(StrikeKind(kind), query.ingestor or ""))
+
+
 def services(engine: Engine) -> models.Services:
     """What ingest needs, as it was looked at last."""
     now_s, now_ms = engine.clock(), engine.now_ms()
     found = faults(engine.registry, now_s=now_s)
     return models.Services(
-        at=_required(now_ms),
+        at=time_of(now_ms),
         healthy=not found,
-        faults=[_cut(one) for one in found],
-        hanging=[_cut(one) for one in hanging(engine.registry, now_s=now_s)],
+        faults=[cut(one) for one in found],
+        hanging=[cut(one) for one in hanging(engine.registry, now_s=now_s)],
         services=[
             models.ServiceItem(
                 name=name,
                 ok=one.ok,
-                message=_cut(one.message),
-                looked_at=_required(now_ms - max(0, round((now_s - one.looked_s) * 1_000))),
+                message=cut(one.message),
+                looked_at=time_of(now_ms - max(0, round((now_s - one.looked_s) * 1_000))),
             )
             for name, one in engine.registry.dependencies().items()
         ],
     )
-
-
-def _page(names: Iterable[str], query: Query) -> tuple[Sequence[str], str | None]:
-    """The names of a page, and what the next one comes after; None if it is the last."""
-    limit = query.limit or LIMIT_MAX
-    rest = sorted(name for name in names if query.after is None or name > query.after)
-    found = rest[:limit]
-    return found, found[-1] if len(rest) > limit else None
 
 
 def _not_found(what: str, name: str, listing: str) -> NotFoundError:
@@ -249,24 +297,24 @@ def _ingestor(name: str, status: IngestorStatus) -> dict[str, Any]:
     last = None
     if status.commit_at_ms:
         last = models.LastCommit(
-            at=_required(status.commit_at_ms),
+            at=time_of(status.commit_at_ms),
             milliseconds=round(status.commit_ms, 3),
-            snapshot_id=_id(status.commit_snapshot_id),
+            snapshot_id=id_text(status.commit_snapshot_id),
             freshness_seconds=status.freshness_s,
         )
     return {
         "name": name,
         "state": status.state,
         "reason": status.reason or None,
-        "message": _cut(status.message) or None,
-        "since": _at(status.since_ms or None),
+        "message": cut(status.message) or None,
+        "since": maybe_time(status.since_ms or None),
         "table": status.table or None,
         "topic": status.topic or None,
         "stream": status.stream or None,
         "replicas": status.replicas,
         "ready_replicas": status.ready,
         "lag": status.lag,
-        "lag_reason": _cut(status.lag_reason) or None,
+        "lag_reason": cut(status.lag_reason) or None,
         "rows": status.rows,
         "bad_records": status.bad_records,
         "bytes": status.bytes,
@@ -297,8 +345,8 @@ def _event_time(status: IngestorStatus) -> models.EventTime | None:
         return None
     return models.EventTime(
         column=status.event_column,
-        watermark=_at_us(status.watermark_us),
-        complete_through=_at_us(status.complete_us),
+        watermark=time_of_us(status.watermark_us),
+        complete_through=time_of_us(status.complete_us),
         held_back_by=list(status.held_by),
     )
 
@@ -320,8 +368,8 @@ def _reader(name: str, status: IngestorStatus) -> models.Reader:
         name=name,
         state=status.state,
         reason=status.reason or None,
-        message=_cut(status.message) or None,
-        since=_at(status.since_ms or None),
+        message=cut(status.message) or None,
+        since=maybe_time(status.since_ms or None),
         rows=status.rows,
         commits=status.commits,
     )
@@ -357,11 +405,11 @@ def _table(name: str, found: _Table) -> dict[str, Any]:
         "snapshots": figures and figures.snapshots,
         "manifests": figures and figures.manifests,
         "metadata_bytes": figures and figures.metadata_bytes,
-        "snapshot_id": _id(figures and figures.snapshot_id),
-        "last_commit_at": _at(figures and figures.commit_at_ms),
+        "snapshot_id": id_text(figures and figures.snapshot_id),
+        "last_commit_at": maybe_time(figures and figures.commit_at_ms),
         "freshness_seconds": last and last.freshness_s,
         "ingestors": sorted(found.writers),
-        "seen_at": _at(found.seen_ms),
+        "seen_at": maybe_time(found.seen_ms),
     }
 
 
@@ -387,19 +435,55 @@ def _audit(found: AuditStatus) -> models.Audit:
 
     return models.Audit(
         whole=page["whole"],
-        at=_at(found.at_ms or None),
-        all_files_at=_at(found.whole_at_ms or None),
+        at=maybe_time(found.at_ms or None),
+        all_files_at=maybe_time(found.whole_at_ms or None),
         seconds=known(round(found.seconds, 3)),
-        snapshot_id=_id(found.snapshot_id),
+        snapshot_id=id_text(found.snapshot_id),
         files=known(found.files),
         files_read=known(found.read),
         missing=known(found.missing),
         doubled=known(found.doubled),
         unknown=known(found.unknown),
         foreign_streams=known(found.foreign),
-        findings=[_cut(one) for one in found.findings],
-        reason=_cut(found.reason) or None,
+        findings=[cut(one) for one in found.findings],
+        reason=cut(found.reason) or None,
         failures=found.failures,
+    )
+
+
+def _strike(one: Strike) -> models.Strike:
+    audit = one.audit
+    healed = one.healed_ms is not None and one.struck_ms is not None
+    return models.Strike(
+        id=one.number,
+        kind=one.kind,
+        ingestor=one.ingestor,
+        table=one.table,
+        state=one.state,
+        asked_at=time_of(one.asked_ms),
+        struck_at=maybe_time(one.struck_ms),
+        what=cut(one.what) or None,
+        healed_at=maybe_time(one.healed_ms),
+        heal_seconds=((one.healed_ms or 0) - (one.struck_ms or 0)) / 1_000 if healed else None,
+        resolution=cut(one.resolution) or None,
+        outcome=one.outcome,
+        commit_id=one.commit_id,
+        snapshot_id=id_text(one.snapshot_id),
+        audit=None
+        if audit is None
+        else models.StrikeAudit(
+            whole=audit.whole,
+            accounted=audit.accounted,
+            missing=audit.missing,
+            doubled=audit.doubled,
+            unknown=audit.unknown,
+            files=audit.files,
+            seconds=round(audit.seconds, 3),
+            snapshot_id=id_text(audit.snapshot_id),
+            findings=[cut(text) for text in audit.findings],
+        ),
+        ended_at=maybe_time(one.ended_ms),
+        reason=cut(one.reason) or None,
     )
 
 
@@ -407,14 +491,14 @@ def _commit(seen: CommitSeen) -> models.CommitItem:
     age_ms = seen.oldest_age_ms
     return models.CommitItem(
         number=seen.number,
-        at=_required(seen.at_ms),
+        at=time_of(seen.at_ms),
         ingestor=seen.ingestor,
         reader=seen.reader,
         table=seen.table,
         kind=seen.kind,
         outcome=seen.outcome,
         commit_id=seen.commit_id,
-        snapshot_id=_id(seen.snapshot_id),
+        snapshot_id=id_text(seen.snapshot_id),
         attempts=seen.attempts,
         rows=seen.rows,
         bad_records=seen.bad_records,
@@ -423,29 +507,3 @@ def _commit(seen: CommitSeen) -> models.CommitItem:
         milliseconds=round(seen.took_ms, 3),
         oldest_age_seconds=None if age_ms is None else age_ms / 1_000,
     )
-
-
-def _cut(text: str) -> str:
-    """A text of a length that is shown."""
-    most = models.MESSAGE_CHARS_MAX
-    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
-
-
-def _id(snapshot_id: int | None) -> str | None:
-    return None if snapshot_id is None else str(snapshot_id)
-
-
-def _at(ms: int | None) -> datetime | None:
-    return None if ms is None else _required(ms)
-
-
-def _required(ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=ms)
-
-
-def _at_us(us: int | None) -> datetime | None:
-    """A time; None also for one that no calendar has."""
-    try:
-        return None if us is None else _EPOCH + timedelta(microseconds=us)
-    except OverflowError:
-        return None

@@ -1,0 +1,123 @@
+// Faults by hand, where the server takes them: what was struck, how it was resolved, and the audit beside it.
+
+import { get, part } from "./api.js";
+import { clock, count, known, seconds } from "./format.js";
+import { h, section, write } from "./dom.js";
+
+const KINDS = {
+  "drop-reply": ["Drop the next reply", "the catalog applies the next commit, and its answer is dropped"],
+  "kill-writer": ["Kill a writer", "a writer ends in the middle of its batch, without a word"],
+};
+const STATES = {
+  waiting: "waits for the next commit",
+  struck: "struck; waits until it is healed",
+  auditing: "healed; the audit reads the table",
+  done: "over",
+  failed: "not finished",
+};
+
+/** The section; it is hidden until the server says that faults may be made. */
+export function faultsSection(hurry) {
+  const choice = h("select", { id: "victim" });
+  const said = h("p.empty", { role: "status" });
+  const list = h("ol.strikes");
+  const buttons = Object.entries(KINDS).map(([kind, [name, title]]) =>
+    h("button.strike", { type: "button", title, on: { click: () => strike(kind) } }, name),
+  );
+  const node = section(
+    "faults-card",
+    "Faults by hand",
+    h("p.summary", {}, "Break something on purpose, and see that no row is lost or doubled. Each strike ends with an audit of the table."),
+    h("div.tools", {}, h("label", { for: "victim" }, "Ingestor "), choice, buttons),
+    said,
+    list,
+  );
+  node.hidden = true;
+  let token = null;
+  let latest = null;
+  let drawn = "";
+
+  async function strike(kind) {
+    write(said, "");
+    try {
+      await get(`/v1/faults/${kind}?ingestor=${part(choice.value)}`, {
+        method: "POST",
+        headers: { "X-Tarn-Fault-Token": token ?? "" },
+      });
+    } catch (error) {
+      write(said, `${error.message}.`);
+    }
+    await poll();
+    hurry();
+  }
+
+  /** Ask for the strikes; whether one is under way. */
+  async function poll() {
+    latest = await get("/v1/faults");
+    token = latest.token;
+    draw();
+    return latest.running;
+  }
+
+  function show(lake) {
+    node.hidden = !lake.page.faults;
+    const names = lake.ingestors.ingestors.filter((one) => one.state === "Running").map((one) => one.name);
+    if (names.join("\n") !== [...choice.options].map((one) => one.value).join("\n")) {
+      const chosen = choice.value;
+      choice.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === chosen }, name)));
+    }
+    draw();
+  }
+
+  function draw() {
+    const running = latest?.running ?? false;
+    for (const button of buttons) button.disabled = running || !choice.options.length || token === null;
+    const strikes = latest?.strikes ?? [];
+    const text = JSON.stringify(strikes);
+    if (text === drawn) return;
+    drawn = text;
+    list.replaceChildren(...strikes.map(item));
+    const newest = strikes[0];
+    if (newest) write(said, announce(newest));
+  }
+
+  return { node, show, poll };
+}
+
+function announce(one) {
+  const name = KINDS[one.kind]?.[0] ?? one.kind;
+  if (one.state === "done" && one.audit) {
+    return `${name}: healed in ${seconds(one.healSeconds)}; audit: ${count(one.audit.missing)} lost, ${count(one.audit.doubled)} doubled.`;
+  }
+  return `${name}: ${STATES[one.state] ?? one.state}${one.reason ? `: ${one.reason}` : ""}.`;
+}
+
+function item(one) {
+  const audit = one.audit;
+  const steps = [
+    h("li", {}, h("b", {}, "Struck "), one.struckAt ? `${clock(one.struckAt)}: ${one.what}` : STATES.waiting),
+    one.healedAt && h("li", {}, h("b", {}, `Healed in ${seconds(one.healSeconds)} `), one.resolution),
+    audit &&
+      h(
+        `li.audit.${audit.whole ? "good" : "bad"}`,
+        {},
+        h("b", {}, "Audit "),
+        `${count(audit.missing)} lost, ${count(audit.doubled)} doubled, ${count(audit.unknown)} unknown; ` +
+          `${count(audit.accounted)} offsets accounted for in ${count(audit.files)} files, ${seconds(audit.seconds)}`,
+        audit.findings.map((text) => h("span.finding", {}, text)),
+      ),
+    one.reason && h("li.bad", {}, h("b", {}, "Not finished "), one.reason),
+  ];
+  return h(
+    `li.struck.${one.state}`,
+    { "data-id": one.id, "data-state": one.state },
+    h(
+      "p",
+      {},
+      h("strong", {}, KINDS[one.kind]?.[0] ?? one.kind),
+      ` · ${one.ingestor} → ${one.table}`,
+      known(one.commitId) && h("span.id", {}, ` commit ${one.commitId}`),
+    ),
+    h("ul", {}, steps.filter(Boolean)),
+  );
+}

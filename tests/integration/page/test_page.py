@@ -1,0 +1,495 @@
+"""The page in a real Chromium over a lake in memory: every view, updates, states, keyboard, contrast."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tarn.core.errors import UnavailableError
+from tarn.ingest.status import State
+from tests.support.chromium import Page
+from tests.support.glance import LETTERS, shown
+from tests.support.lake import TABLE
+from tests.support.status_api import LakeTables
+
+EVIL = "ops.<img src=x onerror=alert(1)>"
+CONTRAST_MIN = 4.5
+UNKNOWN = "\u2013"
+
+CELLS = """(id) => [...document.querySelectorAll(`#${id} tbody tr`)].map(
+    (row) => [...row.cells].map((cell) => cell.innerText))"""
+CONTRAST = """(() => {
+  const parse = (text) => {
+    const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+    return { r, g, b, a };
+  };
+  const over = (front, back) => ({
+    r: front.r * front.a + back.r * (1 - front.a),
+    g: front.g * front.a + back.g * (1 - front.a),
+    b: front.b * front.a + back.b * (1 - front.a),
+    a: 1,
+  });
+  const light = ({ r, g, b }) => {
+    const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [x, y, z] = [r, g, b].map((v) => linear(v / 255));
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const ground = (node) => {
+    const layers = [];
+    for (let at = node; at; at = at.parentElement) layers.push(parse(getComputedStyle(at).backgroundColor));
+    return layers.reverse().reduce((back, front) => over(front, back), { r: 255, g: 255, b: 255, a: 1 });
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    const style = getComputedStyle(node);
+    if (!walker.currentNode.textContent.trim() || !node.checkVisibility()) continue;
+    if (node.closest(".skip, noscript, button:disabled")) continue;
+    const ink = parse(node.closest("svg") ? style.fill : style.color);
+    const back = ground(node.closest("svg") ? node.closest("svg").parentElement : node);
+    const [one, other] = [light(over(ink, back)), light(back)].sort((a, b) => b - a);
+    found.push([(one + 0.05) / (other + 0.05), walker.currentNode.textContent.trim().slice(0, 60)]);
+  }
+  return found.sort((a, b) => a[0] - b[0]);
+})()"""
+
+
+def cells(page: Page, name: str) -> list[list[str]]:
+    """The texts of a table's rows."""
+    found: list[list[str]] = page.run(f"({CELLS})({json.dumps(name)})")
+    return found
+
+
+def row(page: Page, name: str, first: str) -> list[str]:
+    (found,) = [one for one in cells(page, name) if one[0] == first]
+    return found
+
+
+def ready(page: Page, url: str) -> None:
+    page.open(url)
+    page.until("document.querySelector('#state').innerText === 'Healthy'")
+
+
+def test_the_overview_shows_what_the_api_answers(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(3, bad=1)
+        lake.lake.registry.update_audit(
+            TABLE, at_ms=1_764_000_000_000, snapshot_id=1, files=1, read=1, missing=0, doubled=0, unknown=0
+        )
+        ready(page, lake.url)
+        page.until("document.querySelectorAll('#tables tbody tr').length === 2")
+        table = row(page, "tables", TABLE)
+        assert (table[1], table[4], table[7]) == ("3", "1", "orders")
+        assert table[2].endswith("ms"), "freshness of the batch"
+        ingestor = row(page, "ingestors", "orders")
+        assert (ingestor[1], ingestor[5:]) == ("Running", ["3", "0", "0", "1", "1/1"])
+        (commit,) = cells(page, "commits")
+        assert (commit[1], commit[2], commit[3], commit[7]) == (TABLE, "batch", "3", "committed")
+        assert {(one[0], one[1]) for one in cells(page, "services")} == {
+            (name, "answers") for name in ("catalog", "kafka", "store")
+        }
+        assert row(page, "audits", TABLE)[1:5] == ["whole", "0", "0", "1"]
+        assert page.run("document.querySelectorAll('.strip circle').length") == 1
+        assert "no service stream" in page.text(".windows-card")
+        assert page.run("document.querySelector('.faults-card').hidden") is True
+        hosts = {address.split("/")[2] for address in page.requests if address.startswith("http")}
+        assert hosts == {lake.url.split("/")[2]}, "it asks nobody else"
+        paths = {"/" + address.split("/", 3)[3].partition("?")[0] for address in page.requests}
+        assert all(path.startswith(("/v1", "/page/")) or path == "/" for path in paths), paths
+
+
+def test_a_commit_appears_by_itself_and_rates_are_made_of_counters(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(1)
+        ready(page, lake.url)
+        assert row(page, "tables", TABLE)[1] == "1"
+        lake.commit(40)
+        page.until(f"({CELLS})('tables').some((row) => row[1] === '41')", timeout_s=10)
+        commits = len(lake.lake.registry.commits.last(100).commits)
+        page.until(f"document.querySelectorAll('.strip circle').length === {commits}")
+        rate = float(row(page, "ingestors", "orders")[3])
+        assert 40 / 10.5 <= rate <= 40 / 1.5, "40 rows within the seconds since the first poll"
+        tiles = page.text(".tiles")
+        assert "41" in tiles.split()
+        page.click("#pause")
+        page.until("document.querySelector('#state').innerText === 'Paused'")
+        lake.commit(1)
+        assert page.run("new Promise((done) => setTimeout(() => done(1), 2500))") == 1
+        assert row(page, "tables", TABLE)[1] == "41"
+        assert page.run("document.querySelector('#pause').getAttribute('aria-pressed')") == "true"
+        page.click("#pause")
+        page.until(f"({CELLS})('tables').some((row) => row[1] === '42')", timeout_s=10)
+
+
+def test_a_click_shows_a_tables_history_files_and_objects(page: Page) -> None:
+    with shown() as lake:
+        for _ in range(3):
+            lake.commit(2)
+        ready(page, lake.url)
+        page.click("#tables tbody a")
+        page.until("document.querySelector('#columns tbody tr')")
+        page.until("document.querySelector('#files tbody tr')")
+        assert page.run("document.title") == f"{TABLE} · Tarn"
+        assert page.run("document.activeElement.id") == "subject"
+        state = lake.lake.table()
+        snapshots = cells(page, "snapshots")
+        assert [one[0] for one in snapshots] == [str(one["snapshot-id"]) for one in state.ancestors()]
+        assert snapshots[0][3] == "2"
+        assert "main" in snapshots[0][9]
+        files = {f"{state.root}/{one[0]}" for one in cells(page, "files")}
+        assert files == {entry.data_file.file_path for entry in lake.lake.files()}
+        assert [one[0] for one in cells(page, "columns")] == ["id", "at", "_tarn"]
+        assert state.root in page.text(".objects-card")
+        lake.commit(5)
+        page.until(f"({CELLS})('snapshots').length === {len(snapshots) + 1}", timeout_s=10)
+        page.run("history.back()")
+        page.until("document.querySelector('#tables tbody tr')")
+        page.click("#ingestors tbody a")
+        page.until("document.querySelector('#partitions tbody tr')")
+        assert cells(page, "partitions") == [["0", "11", "11", "0"]]
+        assert cells(page, "readers")[0][:2] == ["orders", "Running"]
+
+
+def test_names_and_messages_are_written_as_text(page: Page) -> None:
+    class Evil(LakeTables):
+        def state(self, table: str) -> Any:
+            return super().state(TABLE)
+
+    with shown() as other:
+        tables = Evil(other.lake, TABLE, EVIL)
+    message = '"><script>alert(2)</script><img src=x onerror=alert(3)>'
+    with shown(tables=tables) as lake:
+        tables._lake = lake.lake
+        lake.lake.registry.update(EVIL, state=State.STOPPED, reason="Evil", message=message, table=EVIL)
+        lake.check(kafka=message)
+        page.open(lake.url)
+        page.until(f"({CELLS})('tables').length === 2")
+        assert EVIL in [one[0] for one in cells(page, "tables")]
+        assert message in [one[2] for one in cells(page, "services")]
+        assert message in page.text("#notice")
+        page.run(f"location.hash = '#/tables/' + encodeURIComponent({json.dumps(EVIL)})")
+        page.until("document.querySelector('#snapshots tbody tr')")
+        assert page.text("#subject").endswith(EVIL)
+        page.run(f"location.hash = '#/ingestors/' + encodeURIComponent({json.dumps(EVIL)})")
+        page.until("document.querySelector('.detail .note')?.innerText.length > 0")
+        assert message in page.text(".detail .note")
+        assert page.run("document.querySelectorAll('img, main script, #notice script').length") == 0
+
+
+def test_the_policy_refuses_what_a_mistake_would_let_in(page: Page) -> None:
+    with shown() as lake:
+        ready(page, lake.url)
+        tries = {
+            "markup": "document.body.innerHTML = '<b>x</b>'",
+            "code": "new Function('return 1')()",
+            "inline": "(() => { const s = document.createElement('script'); s.text = 'window.bad = 1';"
+            " document.body.append(s); return window.bad ?? 'refused' })()",
+        }
+        for name, script in tries.items():
+            found = page.run(f"(() => {{ try {{ return {script} }} catch (e) {{ return 'refused' }} }})()")
+            assert found == "refused", name
+        other = page.run("fetch('http://127.0.0.1:1/').then(() => 'sent', (e) => String(e))")
+        assert "Failed to fetch" in other
+        assert any("Content Security Policy" in line for line in page.console)
+        page.console.clear()
+
+
+def test_an_empty_lake_says_what_to_do(page: Page) -> None:
+    with shown(names=()) as lake:
+        lake.lake.registry.remove("orders")
+        ready(page, lake.url)
+        for part, words in {
+            ".tables-card": "docs/first-stream.md",
+            ".ingestors-card": "scripts/tarn apply",
+            ".strip-card": "No commit in the last minute",
+            ".audits-card": "scripts/tarn audit",
+        }.items():
+            assert words in page.text(part), part
+        assert page.run("document.querySelector('#tables').checkVisibility()") is False
+
+
+def test_what_keeps_ingest_from_working_is_said(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(1)
+        page.open(lake.url)
+        page.until("document.querySelector('#state').innerText === 'Healthy'")
+        lake.tables.fault = UnavailableError("the catalog at http://catalog:8181 does not answer")
+        lake.check(catalog="no answer from http://catalog:8181")
+        page.until("document.querySelector('#state').innerText === 'In trouble'")
+        notice = page.text("#notice")
+        assert "no answer from http://catalog:8181" in notice
+        assert "scripts/doctor" in notice
+        assert row(page, "services", "catalog")[1] == "fails"
+        page.run(f"location.hash = '#/tables/{TABLE}'")
+        page.until("document.querySelector('.history-card').innerText.includes('does not answer')")
+        assert "1" in page.text(".tiles").split(), "what is in memory is shown"
+        lake.tables.fault = None
+        lake.check()
+        page.run(
+            "[...document.querySelectorAll('.detail button')].filter((one) => one.checkVisibility()"
+            " && one.innerText === 'Try again').forEach((one) => one.click())"
+        )
+        page.until("document.querySelector('#snapshots tbody tr')")
+        page.until("document.querySelector('#columns tbody tr')")
+        page.until("document.querySelector('#state').innerText === 'Healthy'")
+        page.console[:] = [line for line in page.console if "503" not in line]
+
+
+def test_a_server_that_is_gone_and_comes_back(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(7)
+        ready(page, lake.url)
+        port = lake.client.port
+    page.until("document.querySelector('#state').innerText === 'No answer'")
+    page.until("/Last seen [0-9.]+ s ago/.test(document.querySelector('#notice').innerText)")
+    notice = page.text("#notice")
+    assert f"does not answer at http://127.0.0.1:{port}" in notice
+    assert "scripts/up" in notice
+    assert row(page, "tables", TABLE)[1] == "7", "what was seen stays"
+    assert page.run("document.body.classList.contains('stale')") is True
+    page.console.clear()
+    with shown(port=port) as lake:
+        lake.commit(2)
+        page.until("document.querySelector('#state').innerText === 'Healthy'")
+        page.until(f"({CELLS})('tables').some((row) => row[1] === '2')")
+        assert page.run("document.querySelector('#notice').hidden") is True
+        page.console[:] = [line for line in page.console if "ERR_CONNECTION" not in line]
+
+
+def test_old_figures_are_said_to_be_old(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(1)
+        ready(page, lake.url)
+        # The machine slept: the clock went on, and no poll came.
+        page.run(
+            "(() => { const now = Date.now; Date.now = () => now() + 40000;"
+            " window.fetch = () => new Promise(() => {}) })()"
+        )
+        page.until("document.querySelector('#state').innerText === 'Stale'", timeout_s=5)
+        assert "Last seen 4" in page.text("#notice")
+
+
+def test_everything_works_with_the_keyboard_alone(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(2)
+        ready(page, lake.url)
+        visited: list[str] = []
+        for _ in range(60):
+            page.press("Tab")
+            name = page.run(
+                "(() => { const at = document.activeElement; if (at === document.body) return '';"
+                " return at.id || at.getAttribute('aria-label') || at.innerText })()"
+            )
+            if name == "" and visited:
+                break
+            visited.append(name)
+            if name:
+                style = page.run(
+                    "(() => { const s = getComputedStyle(document.activeElement);"
+                    " return [s.outlineStyle, parseFloat(s.outlineWidth)] })()"
+                )
+                assert style[0] == "solid", name
+                assert style[1] >= 2, name
+        assert visited[0] == "Skip to the figures"
+        for name in ("Tarn", "pause", "theme", TABLE, "filter", "orders", "/v1"):
+            assert name in visited, (name, visited)
+        page.run("document.querySelector('#filter').focus()")
+        page.type("letters")
+        page.until("document.querySelectorAll('#tables tbody tr').length === 1")
+        assert cells(page, "tables")[0][0] == LETTERS
+        page.run("document.querySelector('#tables tbody a').focus()")
+        page.press("Enter")
+        page.until("document.querySelector('#subject')")
+        assert LETTERS in page.text("#subject")
+        page.press("Tab", shift=True)
+        assert page.run("document.activeElement.getAttribute('href')") == "#/"
+        page.press("Enter")
+        page.until("document.querySelector('#tables')")
+        page.run("document.querySelector('#theme').focus()")
+        page.press("Enter")
+        assert page.run("document.documentElement.dataset.theme") == "light"
+        page.press(" ")
+        assert page.run("document.documentElement.dataset.theme") == "dark"
+        page.open(lake.url)
+        assert page.run("document.documentElement.dataset.theme") == "dark", "it is kept"
+        assert page.text("#theme") == "Theme: dark"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_texts_can_be_read_in_both_themes(page: Page, theme: str) -> None:
+    with shown() as lake:
+        lake.commit(2, bad=1)
+        registry = lake.lake.registry
+        registry.update("stopped", state=State.STOPPED, reason="OffsetGap", message="a gap", table="a.b")
+        registry.update("waiting", state=State.WAITING, reason="NoTopic", message="no topic", table="a.c")
+        registry.update_audit("a.b", at_ms=1, findings=("row lost",), whole_at_ms=1, missing=1)
+        page.prefer(prefers_color_scheme=theme)
+        page.open(lake.url)
+        page.until("document.querySelector('#state').innerText !== 'Loading…'")
+        lake.check(kafka="no answer")
+        page.until("document.querySelector('#state').innerText === 'In trouble'")
+        ground = page.run("getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(238, 244, 245)") == (theme == "light")
+        for look in ("#/", f"#/tables/{TABLE}", "#/ingestors/stopped"):
+            page.run(f"location.hash = {json.dumps(look)}")
+            page.until("document.querySelector('main table:not([hidden]), #subject')")
+            found = page.run(CONTRAST)
+            assert len(found) > 20
+            low = [one for one in found if one[0] < CONTRAST_MIN]
+            assert low == [], look
+
+
+def test_landmarks_headings_and_tables_are_marked(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(1)
+        ready(page, lake.url)
+        for look in ("#/", f"#/tables/{TABLE}", "#/ingestors/orders"):
+            page.run(f"location.hash = {json.dumps(look)}")
+            page.until("document.querySelector('main table')")
+            wrong = page.run(
+                """[
+                ...[...document.querySelectorAll('table')].filter((one) => !one.caption?.innerText.trim()
+                    || [...one.tHead.rows[0].cells].some((cell) => cell.scope !== 'col')
+                    || [...one.tBodies[0].rows].some((row) => row.cells[0].scope !== 'row')),
+                ...[...document.querySelectorAll('section')].filter(
+                    (one) => !document.getElementById(one.getAttribute('aria-labelledby'))),
+                ...[...document.querySelectorAll('button, a, input, select')].filter(
+                    (one) => !(one.innerText || one.labels?.[0]?.innerText || one.textContent).trim()),
+                ].map((one) => one.outerHTML.slice(0, 200))"""
+            )
+            assert wrong == []
+            ids = page.run("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+            assert len(ids) == len(set(ids))
+        counts = page.run(
+            "['header', 'main', 'footer', 'h1'].map((one) => document.querySelectorAll(one).length)"
+        )
+        assert counts == [1, 1, 1, 1]
+        assert page.run("document.documentElement.lang") == "en"
+        assert page.run("document.querySelector('#state').getAttribute('role')") == "status"
+
+
+@pytest.mark.parametrize("width", [360, 1920])
+def test_nothing_is_cut_off_at_any_width(page: Page, width: int) -> None:
+    with shown() as lake:
+        lake.commit(2)
+        page.size(width, 800)
+        ready(page, lake.url)
+        for look in ("#/", f"#/tables/{TABLE}", "#/ingestors/orders"):
+            page.run(f"location.hash = {json.dumps(look)}")
+            page.until("document.querySelector('main tbody tr')")
+            assert page.run("document.documentElement.scrollWidth") <= width, look
+            out = page.run(
+                """[...document.querySelectorAll('main *, header *')].filter((one) => one.checkVisibility()
+                && !one.closest('.scroll, svg') && one.getBoundingClientRect().right > innerWidth + 1)
+                .map((one) => one.outerHTML.slice(0, 120))"""
+            )
+            assert out == [], look
+
+
+def test_nothing_moves_where_the_system_asks_for_that(page: Page) -> None:
+    moving = """[...document.querySelectorAll('*')].filter((one) => {
+        const s = getComputedStyle(one);
+        return s.animationName !== 'none' || s.transitionDuration.split(', ').some((t) => parseFloat(t) > 0);
+    }).length"""
+    with shown() as lake:
+        page.prefer(prefers_reduced_motion="reduce")
+        ready(page, lake.url)
+        assert page.run(moving) == 0
+        page.prefer(prefers_reduced_motion="no-preference")
+        assert page.run(moving) > 0, "the look sees what moves"
+
+
+@contextmanager
+def a_stream(answers: dict[str, Any], origin: Callable[[], str]) -> Iterator[str]:
+    """The address of a service that answers as stream does, to pages of one origin."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answers[self.path]).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Access-Control-Allow-Origin", origin())
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def route(flights: int, **more: Any) -> dict[str, Any]:
+    return {
+        "origin": "JFK",
+        "destination": "LAX",
+        "originName": "New York",
+        "destinationName": None,
+        "flights": flights,
+        "meanDepartureDelayMinutes": 12.345,
+        "meanArrivalDelayMinutes": None,
+        "cancelled": 1,
+        "windowStart": "2013-01-01T10:00:00Z",
+        "windowEnd": "2013-01-01T10:15:00Z",
+    } | more
+
+
+def test_live_windows_and_alerts_of_the_stream(page: Page) -> None:
+    at = [""]
+    alert = {
+        "id": "1",
+        "at": "2013-01-01T10:15:00Z",
+        "kind": "delay",
+        "route": "JFK-LAX",
+        "message": "JFK to LAX: mean delay 61 min <b>",
+        "value": 61.0,
+    }
+    answers = {
+        "/v1/windows": {
+            "windowSeconds": 900,
+            "watermark": "2013-01-01T10:15:00Z",
+            "lateDropped": 2,
+            "routes": [route(3), route(9, origin="BOS", originName="Boston")],
+        },
+        "/v1/alerts": {"alerts": [alert]},
+    }
+    with a_stream(answers, lambda: at[0]) as stream, shown(stream_url=stream) as lake:
+        at[0] = lake.url.rstrip("/")
+        ready(page, lake.url)
+        page.until("document.querySelector('#windows tbody tr')")
+        assert cells(page, "windows") == [
+            ["Boston (BOS) → LAX", "9", "12.3 min", UNKNOWN, "1"],
+            ["New York (JFK) → LAX", "3", "12.3 min", UNKNOWN, "1"],
+        ]
+        assert "2 late events dropped" in page.text(".windows-card")
+        assert alert["message"] in page.text(".alerts")
+
+
+def test_a_stream_that_does_not_answer_is_said_quietly(page: Page) -> None:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{one.getsockname()[1]}"
+    with shown(stream_url=nobody) as lake:
+        ready(page, lake.url)
+        page.until("document.querySelector('.windows-card').innerText.includes('gives no answer')")
+        assert page.text("#state") == "Healthy"
+        assert page.run("document.querySelector('#notice').hidden") is True
+        asked = [address for address in page.requests if address.startswith(nobody)]
+        assert len(asked) == 2, "once, and then not for half a minute"
+        page.console.clear()
