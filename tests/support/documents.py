@@ -11,8 +11,9 @@ README_RUN, README_KEPT_BACK = 12, 1
 """Number of README blocks that tests/notebooks/test_readme.py runs, and number that it skips."""
 DOCS = {"docs/catalog.md": 1, "docs/clients.md": 2, "docs/gateway.md": 5, "docs/ingestion.md": 3}
 """Number of blocks of every other document that tests/notebooks/test_readme.py runs."""
-DOCS_ELSEWHERE = {"docs/pipeline.md": 2}
-"""Number of those that test_read_stream.py and test_spark_streams.py of the tier integration run."""
+DOCS_ELSEWHERE = {"docs/pipeline.md": 2, "docs/test-your-pipeline.md": 3}
+"""Number of those that test_read_stream.py, test_spark_streams.py and test_example.py of the tier integration
+run, and test_kit.py of e2e."""
 TRIED = ("sh", "python", "sql")
 
 FENCE = re.compile(r"^```(\w*)\s*$")
