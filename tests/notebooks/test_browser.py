@@ -1,4 +1,4 @@
-"""A newcomer's way in: the printed address and its token in a real browser, the start page, the whole tour."""
+"""A newcomer's way in: the printed address with its token in a real browser, and the whole tour."""
 
 from __future__ import annotations
 

@@ -20,8 +20,9 @@ DOCS = {
 """Number of blocks of every other document that tests/notebooks/test_readme.py runs."""
 BREAKING = {"docs/first-hour.md"}
 """Those that kill a service: what the others log meanwhile is expected."""
-DOCS_ELSEWHERE = {"docs/pipeline.md": 2}
-"""Number of those that test_read_stream.py and test_spark_streams.py of the tier integration run."""
+DOCS_ELSEWHERE = {"docs/pipeline.md": 2, "docs/test-your-pipeline.md": 3}
+"""Number of those that test_read_stream.py, test_spark_streams.py and test_example.py of the tier integration
+run, and test_kit.py of e2e."""
 TRIED = ("sh", "python", "sql")
 
 FENCE = re.compile(r"^```(\w*)\s*$")

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 from tarn_host.stack import lifecycle, project
 
+from tarn_testkit.started import free_ports as free_ports
 from tests.support.compose import LONG_RUNNING
 from tests.support.containers import LogKeeper, artifacts
 
@@ -73,17 +73,6 @@ def eventually(look: Callable[[], T | None], *, timeout_s: float, what: str, pau
         if time.monotonic() > until:
             raise AssertionError(f"not within {timeout_s:g} s: {what}")
         time.sleep(pause_s)
-
-
-def free_ports(names: list[str]) -> dict[str, str]:
-    """A free port of 127.0.0.1 for each name, all different."""
-    with contextlib.ExitStack() as held:
-        found = {}
-        for name in names:
-            probe = held.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            found[name] = str(probe.getsockname()[1])
-        return found
 
 
 @dataclass(slots=True, kw_only=True)

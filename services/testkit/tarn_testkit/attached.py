@@ -19,7 +19,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from tarn.adapters.spec_store import SpecStore
 from tarn.adapters.store import S3Store
 from tarn_testkit.containers import Containers, project_behind
-from tarn_testkit.environment import NAMES
+from tarn_testkit.environment import INGEST, require_values
 from tarn_testkit.errors import NotInProfileError, SetupError
 from tarn_testkit.kafka_topics import StackTopics, login_of
 from tarn_testkit.proxy import Proxy, proxy_before
@@ -49,14 +49,8 @@ class AttachedLake:
     """
 
     def __init__(self, env: Mapping[str, str], *, project: str | None = None, faults: bool) -> None:
-        missing = [name for name in NAMES if name not in env]
-        if missing:
-            raise SetupError(
-                f'these variables are missing: {", ".join(missing)}; run eval "$(scripts/tarn env)" in the '
-                "clone "
-                "whose stack is running, or name a file with its output: --tarn-env FILE"
-            )
-        self._env = env
+        require_values(env)
+        self.env = dict(env)
         self._ends = ExitStack()
         self._spark: SparkSession | None = None
         self._require_catalog()
@@ -94,7 +88,9 @@ class AttachedLake:
 
     def wake(self) -> None:
         """See `Backend.wake`; an ingest service that does not answer is left to look by itself."""
-        request = urllib.request.Request(f"{self._env['TARN_INGEST_URI']}/wake", data=b"", method="POST")
+        if INGEST not in self.env:
+            return
+        request = urllib.request.Request(f"{self.env[INGEST]}/wake", data=b"", method="POST")
         try:
             urllib.request.urlopen(request, timeout=CONNECT_S).close()
         except (OSError, urllib.error.URLError):
@@ -107,17 +103,17 @@ class AttachedLake:
             NotInProfileError: no Trino listens.
             SetupError: its client is not installed.
         """
-        where = urlsplit(self._env["TARN_TRINO_URI"])
+        where = urlsplit(self.env["TARN_TRINO_URI"])
         self._require_service("trino", where.hostname or "127.0.0.1", where.port or 8080)
         trino = _client("trino.dbapi", "trino")
-        secret = self._env["TARN_TRINO_EXTRA_CREDENTIALS"].partition(":")
+        secret = self.env["TARN_TRINO_EXTRA_CREDENTIALS"].partition(":")
         connection = trino.connect(
             host=where.hostname,
             port=where.port,
             http_scheme=where.scheme,
-            user=self._env["TARN_TRINO_USER"],
+            user=self.env["TARN_TRINO_USER"],
             extra_credential=[(secret[0], secret[2])] if secret[2] else None,
-            catalog=self._env["TARN_TRINO_CATALOG"],
+            catalog=self.env["TARN_TRINO_CATALOG"],
             source="tarn-testkit",
             request_timeout=TRINO_S,
             timezone="UTC",
@@ -139,7 +135,7 @@ class AttachedLake:
             SetupError: its client is not installed.
         """
         if self._spark is None:
-            remote = self._env["TARN_SPARK_REMOTE"]
+            remote = self.env["TARN_SPARK_REMOTE"]
             where = urlsplit(remote)
             self._require_service("spark", where.hostname or "localhost", where.port or 15002)
             _client("pyspark.sql.connect.session", "spark")
@@ -159,7 +155,7 @@ class AttachedLake:
     @contextmanager
     def proxy(self, service: str) -> Iterator[Proxy]:
         """See `Backend.proxy`."""
-        upstream = self._env["TARN_GATEWAY_URI" if service == "gateway" else "TARN_CATALOG_URI"]
+        upstream = self.env["TARN_GATEWAY_URI" if service == "gateway" else "TARN_CATALOG_URI"]
         with proxy_before(service, upstream, client=self._client) as proxy:
             yield proxy
 
@@ -168,7 +164,7 @@ class AttachedLake:
         self._ends.close()
 
     def _require_catalog(self) -> None:
-        uri = self._env["TARN_CATALOG_URI"]
+        uri = self.env["TARN_CATALOG_URI"]
         try:
             urllib.request.urlopen(f"{uri}/v1/config", timeout=CONNECT_S).close()
         except urllib.error.HTTPError:

@@ -47,6 +47,10 @@ class Backend(Protocol):
     def specs(self) -> SpecRegistry:
         """Its declared ingestors."""
 
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The values of `scripts/tarn env`, for clients that the kit does not have."""
+
     def wake(self) -> None:
         """Have the controller of the ingestors look now; it looks by itself every few seconds."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,11 @@ class EmbeddedLake:
             poll_s=POLL_S,
         )
         self._service.start()
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """There are no addresses."""
+        raise NeedsStackError("lake.env")
 
     def wake(self) -> None:
         """See `Backend.wake`."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+
+from tarn_testkit.errors import SetupError
 
 NAMES = (
     "TARN_CATALOG_URI",
@@ -17,7 +20,6 @@ NAMES = (
     "TARN_TRINO_EXTRA_CREDENTIALS",
     "TARN_TRINO_CATALOG",
     "TARN_GATEWAY_URI",
-    "TARN_INGEST_URI",
     "TARN_KAFKA_BOOTSTRAP",
     "TARN_KAFKA_SECURITY_PROTOCOL",
     "TARN_KAFKA_SASL_MECHANISM",
@@ -25,7 +27,9 @@ NAMES = (
     "TARN_KAFKA_PASSWORD",
     "TARN_SPARK_REMOTE",
 )
-"""What the kit reads of `scripts/tarn env`."""
+"""What the kit needs of `scripts/tarn env`."""
+INGEST = "TARN_INGEST_URI"
+"""It goes without this one: ingest looks at what is declared every two seconds anyway."""
 
 
 def parse_exports(text: str) -> dict[str, str]:
@@ -37,3 +41,18 @@ def parse_exports(text: str) -> dict[str, str]:
             name, _, value = word.partition("=")
             found[name] = value
     return found
+
+
+def require_values(env: Mapping[str, str]) -> None:
+    """Require all that the kit reads.
+
+    Raises:
+        SetupError: something is missing.
+    """
+    missing = [name for name in NAMES if name not in env]
+    if missing:
+        raise SetupError(
+            f'these variables are missing: {", ".join(missing)}; run eval "$(scripts/tarn env)" in the '
+            "clone whose "
+            "stack is running, or name a file with its output: --tarn-env=FILE"
+        )

@@ -38,6 +38,10 @@ class StackTopics:
         self._topics = KafkaTopics(bootstrap, login, timeout_s=TIMEOUT_S)
         self._connection = KafkaConnection(bootstrap=bootstrap, login=login, client_id="tarn-testkit")
 
+    def names(self) -> list[str]:
+        """Names of all topics but the broker's internal ones."""
+        return sorted(self._topics.bounds())
+
     def ensure(self, topic: str, *, partitions: int) -> bool:
         """See `Topics.ensure`."""
         try:

@@ -228,6 +228,15 @@ class Lake:
         """
         return self.backend.spark()
 
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Addresses and keys as `scripts/tarn env` prints them, for other clients.
+
+        Raises:
+            NeedsStackError: the lake is embedded.
+        """
+        return self.backend.env
+
     @contextmanager
     def namespace(self, name: str = "test") -> Iterator[Namespace]:
         """A namespace of one's own for the duration of the block.
@@ -348,7 +357,7 @@ class Lake:
         what: str | Callable[[], str] = "the condition",
         pause_s: float = PAUSE_S,
     ) -> T:
-        """The first result that is neither None nor False; see `tarn_testkit.eventually`.
+        """The first result that is true; see `tarn_testkit.eventually`.
 
         Raises:
             WaitError: there was none in time.

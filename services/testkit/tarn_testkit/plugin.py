@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import tempfile
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import pytest
 
 from tarn_testkit.choice import PROFILES, Choice, Wanted, choose
 from tarn_testkit.containers import no_engine
-from tarn_testkit.environment import NAMES, parse_exports
+from tarn_testkit.environment import INGEST, NAMES, parse_exports, require_values
 from tarn_testkit.errors import SetupError
 
 if TYPE_CHECKING:
@@ -25,12 +26,15 @@ if TYPE_CHECKING:
     from tarn_testkit.lake import Lake, Namespace
     from tarn_testkit.started import SharedStack
 
-MARKER = "tarn_stack"
+STACK, FAULTS = "tarn_stack", "tarn_faults"
 INPUT = "tarn_session"
-MARKER_LINE = (
-    f"{MARKER}: this test needs a running stack (Trino, Spark, the gateway, a service to kill); it is "
-    "skipped "
-    "with --tarn-embedded"
+CONNECT_S = 5.0
+MARKERS = (
+    f"{STACK}(profile): this test needs a running stack (the gateway, a service to kill), of the profile "
+    "full if it "
+    "names that (Trino, Spark); skipped with --tarn-embedded, and in the small profile",
+    f"{FAULTS}: this test kills or freezes a service; skipped on a stack that was running before, but for "
+    "--tarn-faults",
 )
 
 
@@ -102,7 +106,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Settle which lake the session gets; nothing is started yet."""
-    config.addinivalue_line("markers", MARKER_LINE)
+    for line in MARKERS:
+        config.addinivalue_line("markers", line)
     given: dict[str, str] = getattr(config, "workerinput", {}).get(INPUT, {})
     home, problem = _home(config), ""
     try:
@@ -163,28 +168,41 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     stack.remove()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what needs a stack if the embedded lake was asked for; nothing is skipped by itself."""
-    choice = config.stash[SESSION].choice
-    if choice.kind != "embedded" or not choice.asked:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that cannot run on the lake that was asked for; fail it if nobody asked for that lake."""
+    stack, faults = item.get_closest_marker(STACK), item.get_closest_marker(FAULTS)
+    if stack is None and faults is None:
         return
-    for item in items:
-        if item.get_closest_marker(MARKER) is not None:
-            item.add_marker(pytest.mark.skip(reason="needs a running stack, and --tarn-embedded was given"))
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """Fail a test that needs a stack where there is none and nobody asked for the embedded lake."""
-    choice = item.config.stash[SESSION].choice
-    if choice.kind == "embedded" and not choice.asked and item.get_closest_marker(MARKER) is not None:
+    session = item.config.stash[SESSION]
+    choice = session.choice
+    if choice.kind == "embedded":
+        if choice.asked:
+            pytest.skip("needs a running stack, and --tarn-embedded was given")
         pytest.fail(
-            f"this test needs a running stack, and the lake is {choice.why}. Make it possible, attach to a "
-            "running "
-            "stack with --tarn-env, or have such tests skipped: --tarn-embedded",
+            f"this test needs a running stack, and the lake is {choice.why}. Make one possible, attach to "
+            "a running "
+            "one with --tarn-env, or have such tests skipped: --tarn-embedded",
             pytrace=False,
         )
-    return (yield)
+    if faults is not None and choice.kind == "attached" and not item.config.getoption("--tarn-faults"):
+        pytest.skip("breaks a service, and the stack was running before: allow it with --tarn-faults")
+    if stack is not None and stack.kwargs.get("profile") == "full" and _is_small(session):
+        pytest.skip("needs the full profile: --tarn-profile full, or scripts/up --full")
+
+
+def _is_small(session: Session) -> bool:
+    """Whether the stack is of the small profile: nothing listens where Trino would."""
+    if session.choice.kind == "started":
+        return session.profile == "small"
+    where = urlsplit(session.env.get("TARN_TRINO_URI", ""))
+    try:
+        socket.create_connection(
+            (where.hostname or "127.0.0.1", where.port or 8080), timeout=CONNECT_S
+        ).close()
+    except OSError:
+        return True
+    return False
 
 
 @pytest.hookimpl(wrapper=True)
@@ -201,13 +219,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
 @pytest.fixture(scope="session")
 def lake(pytestconfig: pytest.Config) -> Iterator[Lake]:
     """A real lake: a stack that is running, or one started for this session, or embedded in this process."""
-    from tarn_testkit.lake import Lake
-
     session = pytestconfig.stash[SESSION]
     try:
         backend = _backend(pytestconfig, session)
     except SetupError as e:
         pytest.fail(f"no lake: {e}", pytrace=False)
+    from tarn_testkit.lake import Lake
+
     made = Lake(
         backend,
         session=f"{session.id}{session.worker}",
@@ -248,6 +266,8 @@ def _backend(config: pytest.Config, session: Session) -> Backend:
         from tarn_testkit.embedded import EmbeddedLake
 
         return EmbeddedLake(session.folder / f"embedded{session.worker}")
+    if choice.kind == "attached":
+        require_values(session.env)
     from tarn_testkit.attached import AttachedLake
 
     if choice.kind == "attached":
@@ -265,7 +285,7 @@ def _env(config: pytest.Config) -> dict[str, str]:
     """
     file: Path | str | None = config.getoption("--tarn-env") or os.environ.get("TARN_ENV")
     if file is None or file == "":
-        return {name: os.environ[name] for name in NAMES if name in os.environ}
+        return {name: os.environ[name] for name in (*NAMES, INGEST) if name in os.environ}
     fix = "make it again: scripts/tarn env > FILE"
     try:
         found = parse_exports(Path(file).read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ def eventually(
     what: str | Callable[[], str] = "the condition",
     pause_s: float = PAUSE_S,
 ) -> T:
-    """The first result that is neither None nor False.
+    """The first result that is true: not None, False, 0, or empty.
 
     Args:
         look: called until it returns such a result; what it raises ends the wait.
@@ -34,7 +34,7 @@ def eventually(
     until_s = time.monotonic() + timeout_s
     while True:
         found = look()
-        if found is not None and found is not False:
+        if found:
             return found
         if time.monotonic() > until_s:
             raise WaitError(f"not within {timeout_s:g} s: {what if isinstance(what, str) else what()}")

@@ -206,6 +206,13 @@ def test_readers_wait_for_messages_instead_of_turning(lake: Lake, namespace: Nam
     assert any(thread.name == "controller" for thread in threading.enumerate())
 
 
+def test_nothing_found_is_waited_for(lake: Lake) -> None:
+    looks = iter([None, False, [], 0, ["row"]])
+    assert lake.eventually(lambda: next(looks), timeout_s=5, pause_s=0) == ["row"]
+    with pytest.raises(WaitError, match="not within 0 s: a row of bronze"):
+        lake.eventually(lambda: [], timeout_s=0, pause_s=0, what="a row of bronze")
+
+
 def test_its_status_is_what_the_command_line_shows(namespace: Namespace) -> None:
     orders = namespace.ingest(SPEC)
     found = orders.status()
