@@ -18,7 +18,8 @@ MS = 1_000.0
 def of_rows(table: Table, stream: str) -> pd.DataFrame:
     """Return each row with the time when Kafka had it, and the commit that brought it in.
 
-    A row's commit is the first one whose offset map lies behind its offset.
+    A row's commit is the first kept one whose offset map lies behind its offset: rows of a commit that was
+    thinned count as the next one's.
 
     Args:
         table: a table with the trace column `_tarn`.
