@@ -133,11 +133,12 @@ class Page:
         self.send("Emulation.setEmulatedMedia", features=named)
 
     def picture(self, path: Path, *, height: int | None = None) -> None:
-        """Save what is shown as PNG; the whole page, or its first pixels."""
-        width, whole = self.run(
-            "[document.documentElement.clientWidth, document.documentElement.scrollHeight]"
+        """Save the page as PNG: the whole of it, or so many pixels from where it is scrolled to."""
+        width, whole, top = self.run(
+            "[document.documentElement.clientWidth, document.documentElement.scrollHeight, scrollY]"
         )
-        clip = {"x": 0, "y": 0, "width": width, "height": min(whole, height or whole), "scale": 1}
+        start = top if height else 0
+        clip = {"x": 0, "y": start, "width": width, "height": min(whole - start, height or whole), "scale": 1}
         found = self.send("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
