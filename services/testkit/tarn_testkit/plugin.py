@@ -220,10 +220,13 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
 def lake(pytestconfig: pytest.Config) -> Iterator[Lake]:
     """A real lake: a stack that is running, or one started for this session, or embedded in this process."""
     session = pytestconfig.stash[SESSION]
+    backend, failure = None, ""
     try:
         backend = _backend(pytestconfig, session)
     except SetupError as e:
-        pytest.fail(f"no lake: {e}", pytrace=False)
+        failure = str(e)
+    if backend is None:
+        pytest.fail(f"no lake: {failure}", pytrace=False)
     from tarn_testkit.lake import Lake
 
     made = Lake(

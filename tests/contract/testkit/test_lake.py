@@ -107,6 +107,8 @@ def test_a_wait_that_is_too_long_says_how_far_the_table_is_and_how_its_ingestor_
     orders = namespace.ingest(SPEC)
     orders.wait_for(orders.produce([{"id": 1}], key=lambda _: b"k"))
     (partition,) = [p for p, offset in lake.offsets(orders.topic, orders.table).items() if offset == 1]
+    with pytest.raises(WaitError, match=r"is at 1, offset 1 is wanted \(1 behind\)"):
+        orders.wait_for({partition: 1}, timeout_s=0.2)
     with pytest.raises(WaitError) as found:
         orders.wait_for({partition: 4}, timeout_s=0.5)
     assert isinstance(found.value, AssertionError), "a test that waits in vain has failed, and is not broken"
