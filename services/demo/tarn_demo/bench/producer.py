@@ -59,7 +59,8 @@ class Line(asyncio.Protocol):
         """
         loop = asyncio.get_running_loop()
         assert self._transport is not None
-        self._answer = answer = loop.create_future()
+        answer: asyncio.Future[tuple[bytes, bytes]] = loop.create_future()
+        self._answer = answer
         late = loop.call_later(ANSWER_S_MAX, self._fail, TimeoutError("no answer"))
         self._transport.write(request)
         if self._transport.is_closing():
