@@ -19,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,9 +36,8 @@ from tarn_demo.bench.commits.places import NAMESPACE, ROWS, Contender, Places, r
 from tarn_demo.bench.commits.readers import reason
 from tarn_demo.bench.figures import at_share
 from tarn_demo.bench.lines import printed, say
+from tarn_demo.bench.producer import Producer, Tally
 
-ANSWER_S_MAX = 75.0
-PAUSE_S_MAX = 5.0
 LAND_S_MAX = 300.0
 """How long the rows of a log may take into their table, in seconds."""
 LAND_LOOK_S = 0.5
@@ -57,113 +55,16 @@ SCHEMA = {
 }
 
 
-@dataclass(slots=True)
-class Tally:
-    """What one producer did.
-
-    Attributes:
-        times_ms: time from each write's first request to its answer, in milliseconds.
-        bytes: size of the bodies that were answered.
-        refused: number of answers 429 and 503, after which the write was repeated.
-        delayed: number of answers that name a pressure.
-        unknown: number of attempts of unknown outcome, by a peer that repeats them.
-        errors: other answers, which end the producer.
-    """
-
-    times_ms: list[float] = field(default_factory=list)
-    bytes: int = 0
-    refused: int = 0
-    delayed: int = 0
-    unknown: int = 0
-    errors: list[str] = field(default_factory=list)
-
-
-class Producer:
-    """One producer: a connection, an id, and its rows one after the other.
-
-    Args:
-        address: host and port of the gateway.
-        table: qualified name of the table.
-        token: bearer token.
-        number: number of the producer.
-        row: makes the body of a row from its sequence.
-        durability: what an answer promises: `lake` or `log`.
-    """
-
-    def __init__(
-        self,
-        address: tuple[str, int],
-        table: str,
-        token: str,
-        number: int,
-        row: Callable[[int], bytes],
-        *,
-        durability: str = "lake",
-    ) -> None:
-        self._address = address
-        self._row = row
-        self._head = (
-            f"POST /v1/tables/{table}/rows?durability={durability} HTTP/1.1\r\n"
-            f"Host: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
-            f"Content-Type: application/json\r\nTarn-Producer: p{number}\r\n"
-        )
-        self.tally = Tally()
-
-    async def run(self, until_s: float) -> None:
-        """Write until then."""
-        try:
-            reader, writer = await asyncio.open_connection(*self._address)
-        except OSError as e:
-            self.tally.errors.append(repr(e))
-            return
-        sequence = 0
-        try:
-            while time.monotonic() < until_s and not self.tally.errors:
-                await self._write(reader, writer, sequence)
-                sequence += 1
-        except (OSError, asyncio.IncompleteReadError, TimeoutError, ValueError) as e:
-            self.tally.errors.append(repr(e))
-        finally:
-            writer.close()
-
-    async def _write(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sequence: int) -> None:
-        body = self._row(sequence)
-        head = f"{self._head}Tarn-Sequence: {sequence}\r\nContent-Length: {len(body)}\r\n\r\n"
-        began_s = time.perf_counter()
-        while True:
-            writer.write(head.encode() + body)
-            async with asyncio.timeout(ANSWER_S_MAX):
-                status, headers, answer = await _answer(reader)
-            if status in (429, 503):
-                self.tally.refused += 1
-                await asyncio.sleep(min(PAUSE_S_MAX, float(headers.get("retry-after", "1"))))
-                continue
-            break
-        if status != 200:
-            self.tally.errors.append(f"{status}: {answer[:200].decode(errors='replace')}")
-            return
-        self.tally.times_ms.append((time.perf_counter() - began_s) * 1_000)
-        self.tally.bytes += len(body)
-        self.tally.delayed += "tarn-pressure" in headers
-
-
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    pairs = (line.partition(":") for line in head[1:] if line)
-    headers = {name.lower(): value.strip() for name, _, value in pairs}
-    return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
-
-
 def noise(seed: int, bytes_min: int, bytes_max: int) -> Callable[[int, int], bytes]:
     """Makes the body of a row from producer and sequence: text that does not compress, of a random length."""
     chance = random.Random(seed)  # noqa: S311 - sizes of a benchmark
-    text = secrets.token_hex(NOISE_CHARS // 2)
+    text = secrets.token_hex(NOISE_CHARS // 2).encode()
 
     def row(producer: int, sequence: int) -> bytes:
         length = chance.randint(bytes_min, bytes_max)
         start = chance.randrange(NOISE_CHARS - length)
-        value = {"id": sequence, "producer": producer, "note": text[start : start + length]}
-        return json.dumps(value).encode()
+        note = text[start : start + length]
+        return b'{"id": %d, "producer": %d, "note": "%s"}' % (sequence, producer, note)
 
     return row
 
