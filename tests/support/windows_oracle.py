@@ -86,7 +86,8 @@ def expected(log: Log, cut: Cut) -> Expected:
     watermark = None if None in watermarks else min(watermarks)
     rows = pd.DataFrame(columns=[*KEY, *MEASURES])
     if watermark is not None and any(len(events) for events in counted):
-        rows = _windows(pd.concat(counted), length, hop)
+        # Of empty parts pandas would not know the types.
+        rows = _windows(pd.concat([events for events in counted if len(events)]), length, hop)
         rows = rows[rows["window_start"] + length + lateness <= watermark]
         rows = rows.sort_values(KEY).reset_index(drop=True)
     return Expected(rows=rows, watermark=watermark, late=late, duplicates=duplicates, refused=refused)
