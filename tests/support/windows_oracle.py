@@ -7,6 +7,7 @@ the order of the log: what is late depends on that order, on nothing else.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -86,8 +87,11 @@ def expected(log: Log, cut: Cut) -> Expected:
     watermark = None if None in watermarks else min(watermarks)
     rows = pd.DataFrame(columns=[*KEY, *MEASURES])
     if watermark is not None and any(len(events) for events in counted):
-        # Of empty parts pandas would not know the types.
-        rows = _windows(pd.concat([events for events in counted if len(events)]), length, hop)
+        with warnings.catch_warnings():
+            # Parts without a value in a column: which of their types pandas takes makes no difference here.
+            warnings.simplefilter("ignore", FutureWarning)
+            whole = pd.concat([events for events in counted if len(events)])
+        rows = _windows(whole, length, hop)
         rows = rows[rows["window_start"] + length + lateness <= watermark]
         rows = rows.sort_values(KEY).reset_index(drop=True)
     return Expected(rows=rows, watermark=watermark, late=late, duplicates=duplicates, refused=refused)
