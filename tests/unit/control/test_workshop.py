@@ -68,7 +68,7 @@ def test_its_own_is_allowed(changed: dict[str, Any]) -> None:
 )
 def test_everything_else_is_refused_with_field_and_value(changed: dict[str, Any], words: str) -> None:
     spec = spec_of(document(**changed), file="f")
-    with pytest.raises(InvalidSpecError, match="^f: ") as raised:
+    with pytest.raises(InvalidSpecError, match=r"\Af: ") as raised:
         require_workshop(spec, file="f")
     assert words in raised.value.message
     assert "begins with 'ws-'" in raised.value.message
