@@ -1,7 +1,7 @@
 // Faults by hand, where the server takes them: what was struck, how it was resolved, and the audit beside it.
 
 import { get, part } from "./api.js";
-import { clock, count, known, seconds } from "./format.js";
+import { clock, count, known, seconds, words } from "./format.js";
 import { h, section, write } from "./dom.js";
 
 const KINDS = {
@@ -103,7 +103,7 @@ function item(one) {
         {},
         h("b", {}, "Audit "),
         `${count(audit.missing)} lost, ${count(audit.doubled)} doubled, ${count(audit.unknown)} unknown; ` +
-          `${count(audit.accounted)} offsets accounted for in ${count(audit.files)} files, ${seconds(audit.seconds)}`,
+          `${words(audit.accounted, "offset")} accounted for in ${words(audit.files, "file")}, ${seconds(audit.seconds)}`,
         audit.findings.map((text) => h("span.finding", {}, text)),
       ),
     one.reason && h("li.bad", {}, h("b", {}, "Not finished "), one.reason),
