@@ -34,11 +34,14 @@ export function faultsSection(hurry) {
   );
   node.hidden = true;
   let token = null;
+  let chosen = null;
+  choice.addEventListener("change", () => (chosen = choice.value));
   let latest = null;
   let drawn = "";
 
   async function strike(kind) {
     write(said, "");
+    chosen = choice.value;
     try {
       await get(`/v1/faults/${kind}?ingestor=${part(choice.value)}`, {
         method: "POST",
@@ -61,11 +64,15 @@ export function faultsSection(hurry) {
 
   function show(lake) {
     node.hidden = !lake.page.faults;
-    const names = lake.ingestors.ingestors.filter((one) => one.state === "Running").map((one) => one.name);
+    const running = lake.ingestors.ingestors.filter((one) => one.state === "Running");
+    const names = running.map((one) => one.name);
     if (names.join("\n") !== [...choice.options].map((one) => one.value).join("\n")) {
-      const chosen = choice.value;
-      choice.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === chosen }, name)));
+      choice.replaceChildren(...names.map((name) => h("option", { value: name }, name)));
     }
+    // One that was chosen stays chosen while its writer is away; before that, the busiest one is proposed.
+    const busiest = [...running].sort((a, b) => (b.rowRate ?? 0) - (a.rowRate ?? 0))[0]?.name;
+    const wanted = chosen ?? busiest;
+    if (names.includes(wanted) && choice.value !== wanted) choice.value = wanted;
     draw();
   }
 
