@@ -14,14 +14,15 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1]))
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[1] / "scripts" / "lib")]
 
 from tests.support import browser, chromium  # noqa: E402
 from tests.support.chromium import Page  # noqa: E402
 
 WIDTH, HEIGHT = 1200, 820
 NARROW = (360, 720)
-TABLE = "bronze.flights"
+TABLE = "bronze.flight_events"
+INGESTOR = "flights"
 STRIKE_S = 240.0
 READY = "document.querySelector('#state').innerText === 'Healthy' && document.querySelector('.strip circle')"
 OVER = "['done', 'failed'].includes(document.querySelector('.strikes > li')?.dataset.state)"
@@ -49,6 +50,7 @@ def main(arguments: list[str]) -> int:
             page.prefer(prefers_color_scheme=theme)
             save(page, f"page-{theme}", HEIGHT)
         if page.run("!document.querySelector('.faults-card').hidden"):
+            page.run(f"document.querySelector('#victim').value = '{INGESTOR}'")
             for button in (1, 2):
                 page.run(f"document.querySelectorAll('.strike')[{button - 1}].click()")
                 page.until(f"document.querySelectorAll('.strikes > li').length >= {button}")

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from tarn.core.control.model import Phase
+from tarn.core.errors import UnavailableError
 from tarn.core.table_catalog import CommitDone, TableName
 from tarn.ingest.lost_replies import LostReply, TrappedCatalog, Traps, lost_of
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import StatusRegistry
-from tests.support.lake import TABLE
+from tarn.testing.memory_topic import Topic
+from tests.support.lake import TABLE, Lake
+from tests.support.plant import Plant
 from tests.support.status_api import check, schema_of, served
 from tests.support.struck import ROOT, Struck, folder, struck
 
@@ -199,3 +203,24 @@ def test_an_answer_that_a_process_lost_is_read_back() -> None:
     for wrong in ({}, value | {"commit_ids": None}, value | {"snapshot_id": "1"}, value | {"at_ms": "x"}):
         with pytest.raises((ValueError, KeyError, TypeError)):
             lost_of(wrong)
+
+
+def test_a_writer_that_was_left_behind_stays_dead_for_that_reason() -> None:
+    plant = Plant(Lake(Topic("orders", 1)))
+    try:
+        plant.apply(replicas=1)
+        plant.until(plant.only_running)
+        plant.until(lambda: len(plant.seen()) == 1)
+        (one,) = plant.seen()
+        driver: Any = plant.driver
+        thread = driver._writers[one.id].thread
+        driver.crash(one.id)
+        thread.join(30)
+        assert not thread.is_alive()
+        (dead,) = plant.seen()
+        assert (dead.phase, dead.reason) == (Phase.ENDED, "Killed")
+        with pytest.raises(UnavailableError, match="has ended meanwhile"):
+            driver.crash(one.id)
+        plant.until(lambda: plant.workers() == ["orders/orders/0 Running"])
+    finally:
+        plant.close()

@@ -7,6 +7,8 @@ import pytest
 from tests.support.chromium import Page
 from tests.support.struck import struck
 
+pytestmark = pytest.mark.may_skip("no Chromium to be had")
+
 
 @pytest.mark.parametrize(
     ("button", "struck_words", "resolved_words"),

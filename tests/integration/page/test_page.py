@@ -19,6 +19,7 @@ from tests.support.glance import LETTERS, shown
 from tests.support.lake import TABLE
 from tests.support.status_api import LakeTables
 
+pytestmark = pytest.mark.may_skip("no Chromium to be had")
 EVIL = "ops.<img src=x onerror=alert(1)>"
 CONTRAST_MIN = 4.5
 UNKNOWN = "\u2013"

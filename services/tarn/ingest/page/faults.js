@@ -1,7 +1,7 @@
 // Faults by hand, where the server takes them: what was struck, how it was resolved, and the audit beside it.
 
 import { get, part } from "./api.js";
-import { clock, count, known, seconds } from "./format.js";
+import { clock, count, known, seconds, words } from "./format.js";
 import { h, section, write } from "./dom.js";
 
 const KINDS = {
@@ -34,11 +34,14 @@ export function faultsSection(hurry) {
   );
   node.hidden = true;
   let token = null;
+  let chosen = null;
+  choice.addEventListener("change", () => (chosen = choice.value));
   let latest = null;
   let drawn = "";
 
   async function strike(kind) {
     write(said, "");
+    chosen = choice.value;
     try {
       await get(`/v1/faults/${kind}?ingestor=${part(choice.value)}`, {
         method: "POST",
@@ -61,11 +64,15 @@ export function faultsSection(hurry) {
 
   function show(lake) {
     node.hidden = !lake.page.faults;
-    const names = lake.ingestors.ingestors.filter((one) => one.state === "Running").map((one) => one.name);
+    const running = lake.ingestors.ingestors.filter((one) => one.state === "Running");
+    const names = running.map((one) => one.name);
     if (names.join("\n") !== [...choice.options].map((one) => one.value).join("\n")) {
-      const chosen = choice.value;
-      choice.replaceChildren(...names.map((name) => h("option", { value: name, selected: name === chosen }, name)));
+      choice.replaceChildren(...names.map((name) => h("option", { value: name }, name)));
     }
+    // One that was chosen stays chosen while its writer is away; before that, the busiest one is proposed.
+    const busiest = [...running].sort((a, b) => (b.rowRate ?? 0) - (a.rowRate ?? 0))[0]?.name;
+    const wanted = chosen ?? busiest;
+    if (names.includes(wanted) && choice.value !== wanted) choice.value = wanted;
     draw();
   }
 
@@ -103,7 +110,7 @@ function item(one) {
         {},
         h("b", {}, "Audit "),
         `${count(audit.missing)} lost, ${count(audit.doubled)} doubled, ${count(audit.unknown)} unknown; ` +
-          `${count(audit.accounted)} offsets accounted for in ${count(audit.files)} files, ${seconds(audit.seconds)}`,
+          `${words(audit.accounted, "offset")} accounted for in ${words(audit.files, "file")}, ${seconds(audit.seconds)}`,
         audit.findings.map((text) => h("span.finding", {}, text)),
       ),
     one.reason && h("li.bad", {}, h("b", {}, "Not finished "), one.reason),

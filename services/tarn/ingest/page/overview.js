@@ -84,7 +84,7 @@ export function overview(faults) {
 
   const ingestors = table({
     name: "ingestors",
-    caption: "Ingestors, with counters since ingest started",
+    caption: "Ingestors, with counters since their writers began",
     empty: "No ingestor is declared. scripts/tarn apply -f SPEC declares one (docs/ingestors.md).",
     columns: [
       { head: "Ingestor", cell: (one) => link("ingestors", one.name) },
