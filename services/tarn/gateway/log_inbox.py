@@ -39,6 +39,7 @@ from tarn.core.rejected_rows import numbers_in
 from tarn.core.source import NoSuchTopicError
 from tarn.core.table_catalog import TableName
 from tarn.core.table_log import LogFencedError, LogPlace, Record, TableLog, TableLogs
+from tarn.gateway.group_wait import GroupWait
 from tarn.gateway.log_judge import LogJudge, LogLimits, LogTaken
 from tarn.gateway.log_plan import LogPlan, looked
 from tarn.gateway.log_queue import WriteQueue
@@ -135,6 +136,7 @@ class LogInbox:
         self._unsettled: Sent | None = None
         self._turn = 0
         self._held_back = Pressure()
+        self._group = GroupWait()
 
     def submit(self, write: Write) -> Future[Receipt]:
         """Hand in a write; its future ends with a receipt, or with the error why it is not in the log.
@@ -170,6 +172,8 @@ class LogInbox:
         """Write until `close`, then what still waits; whatever happens, each write is answered."""
         try:
             while self._wait():
+                if self._unsettled is None:
+                    self._queue.gather(self._group)
                 self.turn()
         except Exception:
             log.exception("inbox of a log broke", table=str(self.name))
@@ -383,6 +387,9 @@ class LogInbox:
         self._ends.update({p: max(end, self._ends.get(p, 0)) for p, end in sent.ends.items()})
         if self._plan is not None:
             self._lag(self._plan)
+        now_s = self._context.clock()
+        company = len(sent.parts) + self.waiting[0]  # before those who are answered come back
+        self._group = GroupWait.after(company, took_s=now_s - sent.since_s, now_s=now_s)
         for (one, own), fate in zip(sent.parts, sent.fates, strict=True):
             if not one.answer.done():
                 one.answer.set_result(self._receipt(fate, own, repeated=False))

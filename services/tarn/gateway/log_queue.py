@@ -9,6 +9,7 @@ from concurrent.futures import Future
 
 from tarn.core.errors import UnavailableError
 from tarn.core.pressure import Pressure, of_waiting
+from tarn.gateway.group_wait import GroupWait
 from tarn.gateway.takes import Waiting
 from tarn.gateway.writes import BusyError, Receipt, Write
 
@@ -36,6 +37,7 @@ class WriteQueue:
         self.closed = False
         self._waiting: deque[Waiting] = deque()
         self._bytes = 0
+        self._wake_writes = 1
 
     @property
     def size(self) -> tuple[int, int]:
@@ -67,8 +69,21 @@ class WriteQueue:
             one = Waiting(write, Future(), self._clock())
             self._waiting.append(one)
             self._bytes += write.bytes
-            self.changed.notify_all()
+            if len(self._waiting) >= self._wake_writes:
+                self.changed.notify_all()
         return one.answer
+
+    def gather(self, group: GroupWait) -> None:
+        """Wait for those who will write together with what waits; it may be all of them already."""
+        with self.changed:
+            self._wake_writes = group.writes
+            try:
+                self.changed.wait_for(
+                    lambda: len(self._waiting) >= group.writes or self.closed,
+                    timeout=group.left_s(self._clock()),
+                )
+            finally:
+                self._wake_writes = 1
 
     def withdraw(self, answer: Future[Receipt]) -> bool:
         """Take back a write that still waits for its turn; False if it does not."""

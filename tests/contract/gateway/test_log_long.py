@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tarn.core import log_claims
 from tarn.core.errors import UnavailableError
 from tarn.core.log_claims import KEY_MS, PRODUCER_MS, topic_of
-from tarn.gateway import log_inbox, log_judge
+from tarn.gateway import group_wait, log_inbox, log_judge
 from tarn.gateway.log_judge import LogLimits
+from tarn.gateway.writes import Receipt, Write
 from tarn.testing.memory_log import MemoryLog
 from tests.support.gateway import NAME, LogWorld, row
 
@@ -188,3 +191,43 @@ def test_a_log_is_attended_to_while_nothing_is_written(
     assert world.post(gateway, [row(1)], query=LOG).status_code == 200
     assert rested.wait(10)
     assert world.post(gateway, [row(2)], query=LOG).status_code == 200
+
+
+def test_the_writers_of_one_transaction_are_waited_for_at_the_next(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was answered and who came meanwhile are expected together, as long as the transaction took."""
+    monkeypatch.setattr(group_wait, "WAIT_S_MAX", 30.0)
+    monkeypatch.setattr(group_wait, "SHARE", 1e6)
+    sizes: list[int] = []
+    begun, go = threading.Event(), threading.Event()
+    append = MemoryLog.append
+
+    def slow(log: MemoryLog, rows: Any, claims: Any) -> None:
+        sizes.append(len(rows))
+        begun.set()
+        assert go.wait(timeout=30)
+        append(log, rows, claims)
+
+    monkeypatch.setattr(MemoryLog, "append", slow)
+    gateway = world.gateway()
+    inbox = gateway.logs.inbox(NAME)
+
+    def write(number: int) -> Future[Receipt]:
+        return inbox.submit(Write(values=[json.dumps(row(number)).encode()], at_ms=0))
+
+    first = write(1)
+    assert begun.wait(timeout=30)
+    pair = write(2), write(3)
+    go.set()
+    assert first.result(30).accepted == 1
+    for turn, sizes_now in enumerate(([1], [1, 3])):
+        done = pair if turn == 0 else (write(4), write(5))
+        with pytest.raises(TimeoutError):
+            done[0].result(0.3)
+        assert sizes == sizes_now, "one of three is not back"
+        began_s = time.monotonic()
+        last = write(sum(sizes) * 10)
+        assert [one.result(30).accepted for one in (*done, last)] == [1, 1, 1]
+        assert time.monotonic() - began_s < 20, "the last one that is waited for ends the wait"
+    assert sizes == [1, 3, 3]
