@@ -69,7 +69,14 @@ def test_ingest_freezes_its_heap_before_it_takes_work(
 
     for name in ("Service", "StatusServer", "DependencyMonitor"):
         monkeypatch.setattr(service, name, Assembled)
-    for name in ("make_world", "make_store", "make_specs", "make_driver", "make_lake_look"):
+    for name in (
+        "make_world",
+        "make_store",
+        "make_specs",
+        "make_driver",
+        "make_lake_look",
+        "make_table_look",
+    ):
         monkeypatch.setattr(service, name, lambda *_, **__: SimpleNamespace(seen=None))
     monkeypatch.setattr("signal.signal", lambda *_: None)
     with pytest.raises(InterruptedError):

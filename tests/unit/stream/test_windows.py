@@ -353,8 +353,24 @@ def test_a_window_closes_when_the_watermark_is_the_lateness_past_its_end() -> No
 def test_after_a_long_pause_one_part_says_that_all_empty_windows_are_closed() -> None:
     windows = one_partition(event(1, "scheduled", 0), event(1, "departed", 5))
     closed = windows.add(2, event(2, "scheduled", 60 * 24))
-    assert [(len(one.routes), one.previous_ms) for one in closed] == [(1, None), (0, closed[0].start_ms)]
+    first_ms = closed[0].start_ms
+    assert [(len(one.routes), one.previous_ms) for one in closed] == [
+        (1, first_ms - 2 * 3_600_000),
+        (0, first_ms),
+    ]
     assert closed[1].start_ms == closed[0].start_ms + 22 * 3_600_000
+
+
+def test_the_first_event_of_a_partition_closes_the_windows_before_it() -> None:
+    """Else a partition with one event would hold back the windows of all."""
+    windows = PartitionWindows(rules_of(oracle.Cut(window_s=3_600, hop_s=3_600, lateness_s=3_600)))
+    (closed,) = windows.add(0, event(1, "scheduled", 0))
+    assert (closed.start_ms, closed.previous_ms, closed.routes) == (
+        int(T0.timestamp() * 1000) - 7_200_000,
+        None,
+        {},
+    )
+    assert windows.add(1, event(2, "scheduled", 59)) == []
 
 
 def test_a_flight_is_forgotten_after_two_days_and_its_events_are_late() -> None:

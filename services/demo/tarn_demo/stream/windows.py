@@ -203,13 +203,13 @@ class PartitionWindows:
         if before_ms is not None and time_ms <= before_ms:
             return []
         self.watermark_ms = time_ms
-        if before_ms is None:
-            return []
-        if time_ms // HOUR_MS > before_ms // HOUR_MS:
-            self._forget(time_ms)
-        first, until = self._rules.first_open(before_ms), self._rules.first_open(time_ms)
-        if first == until:
-            return []
+        until = self._rules.first_open(time_ms)
+        if before_ms is not None:
+            if time_ms // HOUR_MS > before_ms // HOUR_MS:
+                self._forget(time_ms)
+            if self._rules.first_open(before_ms) == until:
+                return []
+        # The first event closes windows as well: a partition with one event holds nothing back.
         starts = sorted(start for start in self._windows if start < until)
         if not starts or starts[-1] < until - self._rules.hop_ms:
             starts.append(until - self._rules.hop_ms)  # no events, but all must know that it is closed
