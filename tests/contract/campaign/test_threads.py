@@ -34,6 +34,7 @@ KNOWN = {
     "services/tarn/ingest/topic_watch.py": "not run: compares patterns with topics for the controller",
     "services/tarn/ingest/health.py": "not run: looks at dependencies",
     "services/tarn/ingest/server.py": "not run: the HTTP server of the status",
+    "services/tarn/ingest/strikes.py": "not run: faults by hand, of a page",
     "services/tarn/ingest/wiring.py": "writes run in `Writers`; not run: the pool of the scheduled audit",
     "catalog/tarn_catalog/operations/trail.py": "not run: catalogs of the simulation keep no trail",
     "catalog/tarn_catalog/operations/token_gate.py": "not run: vended keys",

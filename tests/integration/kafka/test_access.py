@@ -51,6 +51,7 @@ pytestmark = pytest.mark.filterwarnings(f"ignore:{OLD}:DeprecationWarning")
 OTHER, OWN, HEALTH, INTERNAL = "somebody-elses", "flight-events", "_tarn_health", "__consumer_offsets"
 LOG, CLAIMS = "tarn.log.a-table", "tarn.log.claims.a-table"
 PARTIALS, WINDOWS, ALERTS = "flight-stream.partials", "flight-windows", "flight-alerts"
+WORKSHOP = "workshop.ada.orders"
 INVALID_RECORD = 87
 ROOT = Path(__file__).parents[3]
 NEW_SETTINGS = ("authorizer.", "super.users", "allow.everyone", "config.providers")
@@ -203,11 +204,11 @@ class Clients:
         assert answer.take(">i") == 1
         refuse(answer.take(">h"))
 
-    def commit(self, group: str) -> None:
-        """Write a group's offset of the own topic."""
+    def commit(self, group: str, topic: str = OWN) -> None:
+        """Write a group's offset of a topic."""
         consumer = KafkaConsumer(**self._options, group_id=group, enable_auto_commit=False)
         try:
-            place = TopicPartition(OWN, 0)
+            place = TopicPartition(topic, 0)
             consumer.assign([place])
             consumer.commit({place: OffsetAndMetadata(0, "", -1)}, timeout_ms=10_000)
         finally:
@@ -308,6 +309,11 @@ def actions(user: str) -> dict[str, Callable[[Clients], None]]:
         "read alerts": lambda c: c.read(ALERTS),
         "write alerts": lambda c: c.write(ALERTS),
         "commit for the group of windows": lambda c: c.commit("flight-stream"),
+        "read a topic of the workshop": lambda c: c.read(WORKSHOP),
+        "write a topic of the workshop": lambda c: c.write(WORKSHOP),
+        "make a topic of the workshop": lambda c: c.make(f"workshop.of-{user}"),
+        "delete a topic of the workshop": lambda c: c.delete(f"workshop.for-{user}"),
+        "commit for a group of the workshop": lambda c: c.commit("workshop.ada", WORKSHOP),
         "give rights": Clients.grant,
         "set a password": Clients.take_a_password,
     }
@@ -329,6 +335,8 @@ MAY = {
         "make topics of windows",
         "read windows",
         "read alerts",
+        "read a topic of the workshop",
+        "make a topic of the workshop",
     },
     "gateway": {
         "write a table's log",
@@ -367,6 +375,11 @@ MAY = {
         "read alerts",
         "write alerts",
         "commit for the group of windows",
+        "read a topic of the workshop",
+        "write a topic of the workshop",
+        "make a topic of the workshop",
+        "delete a topic of the workshop",
+        "commit for a group of the workshop",
     },
     "spark": {
         "read another topic",
@@ -377,6 +390,14 @@ MAY = {
         "read partials",
         "read windows",
         "read alerts",
+        "read a topic of the workshop",
+    },
+    "jupyter": {
+        "read a topic of the workshop",
+        "write a topic of the workshop",
+        "make a topic of the workshop",
+        "delete a topic of the workshop",
+        "commit for a group of the workshop",
     },
     "stream": {
         "read flight-events",
@@ -405,7 +426,8 @@ def topics(broker: Broker) -> None:
         PARTIALS,
         WINDOWS,
         ALERTS,
-        *(f"{kind}-{user}" for kind in ("for", "wide") for user in (*USERS, STRANGER)),
+        WORKSHOP,
+        *(f"{kind}-{user}" for kind in ("for", "wide", "workshop.for") for user in (*USERS, STRANGER)),
     )
     cli.admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1) for topic in about])
     cli.commit("mine")
