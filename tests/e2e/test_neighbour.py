@@ -11,6 +11,7 @@ from tarn_host.stack import firewall
 from tarn_host.stack.project import Project
 
 from tests.support import neighbour
+from tests.support.compose import COMPOSE
 from tests.support.needs import needs
 from tests.support.neighbour import OURS, THEIRS, Neighbour
 from tests.support.stack import LONG_RUNNING, Stack, run
@@ -48,7 +49,7 @@ def outsider(stack: Stack) -> Iterator[Neighbour]:
     )
     inspected = run(["docker", "network", "inspect", *listed.text.split()], timeout_s=30)
     subnets = [one["Subnet"] for network in json.loads(inspected.text) for one in network["IPAM"]["Config"]]
-    assert len(subnets) == 8
+    assert len(subnets) == len(COMPOSE["networks"])
     with neighbour.neighbour(subnets) as found:
         yield found
 
