@@ -100,6 +100,7 @@ class Page:
             f"(() => {{ const b = document.querySelector({found}).getBoundingClientRect();"
             " return [b.x + b.width / 2, b.y + b.height / 2]; })()"
         )
+        self.send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 

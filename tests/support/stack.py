@@ -218,9 +218,9 @@ class Stack:
             "    if ppid == '1':\n"
             f"        os.kill(int(p.parent.name), signal.{signal_name}); print('sent', p.parent.name)\n"
         )
+        # The container may end with its application before this process: its exit code says nothing then.
         answer = self.inside(service, "python3", "-c", code)
-        assert answer.code == 0, answer.text
-        assert "sent" in answer.text, f"{service}: no application under its init process"
+        assert "sent" in answer.text, f"{service}: no application under its init process\n{answer.text}"
 
     @contextlib.contextmanager
     def fault(self) -> Iterator[None]:
