@@ -1,4 +1,4 @@
-"""The revenue of each day, made anew from the orders whenever those changed."""
+"""The revenue of each day, made again from the orders whenever those changed."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class PartitionWindows:
         self.counters = Counters()
         self._flights: dict[str, _Flight] = {}
         self._windows: dict[int, dict[Route, Sums]] = {}
-        self._told_ms: int | None = None
+        self._reported_ms: int | None = None
 
     def add(self, offset: int, value: bytes | None) -> list[Closed]:
         """Take the next message; returns the windows that it closes, oldest first.
@@ -215,8 +215,8 @@ class PartitionWindows:
             starts.append(until - self._rules.hop_ms)  # no events, but all must know that it is closed
         closed = []
         for start in starts:
-            closed.append(Closed(start, self._told_ms, self._windows.pop(start, {})))
-            self._told_ms = start
+            closed.append(Closed(start, self._reported_ms, self._windows.pop(start, {})))
+            self._reported_ms = start
         return closed
 
     def _take(self, event: FlightEvent) -> None:
@@ -277,7 +277,7 @@ class PartitionWindows:
             "version": STATE_VERSION,
             "next": self.next_offset,
             "watermark": self.watermark_ms,
-            "told": self._told_ms,
+            "reported": self._reported_ms,
             "counters": self.counters.as_dict(),
             "flights": {
                 name: [
@@ -302,7 +302,7 @@ class PartitionWindows:
             if data["version"] != STATE_VERSION:
                 raise ValueError(f"version {data['version']!r}")
             found.next_offset, found.watermark_ms = int(data["next"]), data["watermark"]
-            found._told_ms, found.counters = data["told"], Counters(**data["counters"])
+            found._reported_ms, found.counters = data["reported"], Counters(**data["counters"])
             for name, (hour_ms, route, seen) in data["flights"].items():
                 flight = _Flight(hour_ms, None if route is None else (route[0], route[1]))
                 for kind, time_ms, delay, counted in seen:
