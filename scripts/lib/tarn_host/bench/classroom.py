@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import re
+import runpy
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -145,7 +145,7 @@ def solved(notebook: str) -> dict[str, Any]:
     (path,) = FOLDER.glob(f"{notebook}_*.ipynb")
     book: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     cells = {cell["id"]: cell for cell in book["cells"]}
-    for name, source in solutions(notebook).items():
+    for name, source in answers(notebook)["SOLUTIONS"].items():
         if name not in cells:
             raise StopError(
                 f"notebooks/solutions/{notebook}.py: {path.name} has no cell {name}", "correct it"
@@ -154,18 +154,9 @@ def solved(notebook: str) -> dict[str, Any]:
     return book
 
 
-def solutions(notebook: str) -> dict[str, str]:
-    """The solutions of a notebook's exercises, by cell; none if it has no exercises."""
-    path = FOLDER / "solutions" / f"{notebook}.py"
-    if not path.is_file():
-        return {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            names = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if "SOLUTIONS" in [name.id for name in names if isinstance(name, ast.Name)]:
-                found: dict[str, str] = ast.literal_eval(node.value)
-                return found
-    return {}
+def answers(notebook: str) -> dict[str, Any]:
+    """The names that `notebooks/solutions` has for a notebook, such as SOLUTIONS, WRONG and FACTS."""
+    return runpy.run_path(str(FOLDER / "solutions" / f"{notebook}.py"))
 
 
 def measure(options: Options) -> list[dict[str, Any]]:

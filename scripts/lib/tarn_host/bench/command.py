@@ -32,6 +32,8 @@ from tarn_host.bench import (
     small_writes,
     soak,
     soak_page,
+    workshop,
+    workshop_page,
 )
 from tarn_host.console import StopError, agree, line, stopped
 from tarn_host.stack import engine, needs
@@ -73,6 +75,7 @@ ABOUT = {
         "A class of students",
         "Many students in one JupyterLab at the same time, on a stack of its own.",
     ),
+    "workshop": ("Two hours of workshop", "The workshop by the clock, on a stack of its own."),
     "history": ("A growing history", "Whether a table gets slower or larger with every commit."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
     "fresh": ("Freshness", "From a message's time stamp to its row, on a stack of its own."),
@@ -87,6 +90,7 @@ SECTIONS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], str]] = {
     "catalog": catalog.section,
     "history": history.section,
     "classroom": classroom.section,
+    "workshop": workshop_page.section,
     "fresh": fresh.section,
     "peers": peers.section,
     "commit": commit_page.section,
@@ -103,6 +107,7 @@ MEASURED: Mapping[str, Any] = {
     "fresh": fresh,
     "history": history,
     "classroom": classroom,
+    "workshop": workshop,
 }
 """Command -> module with its options (`add`, `options_of`) and `measure`, which takes what these say."""
 

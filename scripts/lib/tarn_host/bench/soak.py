@@ -219,7 +219,7 @@ def _record(soak: Soak, at_s: float, samples: list[dict[str, dict[str, int]]]) -
 def _busy(soak: Soak, seconds: float, stop: threading.Event) -> Iterator[None]:
     """Run queries, kernels and the recording of commits for the duration of the block."""
     works: list[Callable[[], None]] = [lambda: _commits(soak, stop), lambda: _kernels(soak, stop)]
-    works.append(lambda: _kills(soak, stop))
+    works.append(lambda: kills(soak, stop))
     works += [lambda name=name: _questions(soak, name, seconds, stop) for name in ENGINES]  # type: ignore[misc]
     threads = [threading.Thread(target=work, daemon=True) for work in works]
     for thread in threads:
@@ -232,7 +232,7 @@ def _busy(soak: Soak, seconds: float, stop: threading.Event) -> Iterator[None]:
             thread.join(timeout=shell.TERMINATE_GRACE_S + 10)
 
 
-def _kills(soak: Soak, stop: threading.Event) -> None:
+def kills(soak: Soak, stop: threading.Event) -> None:
     """Count the processes OOM-killed in containers, from the engine's events."""
 
     def heard(row: str) -> None:
