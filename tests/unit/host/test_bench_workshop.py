@@ -78,7 +78,7 @@ def book(number: str = "02", **changed: object) -> dict[str, Any]:
 
 
 def sample(at_s: int, mib: int, rows: int, behind: int = 3) -> dict[str, Any]:
-    layers = {"bronze": {"rows": 2 * rows, "behind": 0}, "gold": {"rows": rows, "behind": behind}}
+    layers = {"bronze": {"rows": 2 * rows, "behind": 0}, "silver": {"rows": rows, "behind": behind}}
     return {"at_s": at_s, "memory": {"jupyter": mib, "spark": 900}, "layers": layers}
 
 
@@ -214,8 +214,8 @@ def notebook(**changed: object) -> Callable[[dict[str, Any]], None]:
         (spoiled(kernels=["tarn/02.ipynb"]), "1 of 2 kernels"),
         (spoiled(restarts={"spark": 1}), "started again, except spark 1"),
         (spoiled(oom_kills={"jupyter": 2}), "except jupyter 2"),
-        (spoiled(samples=[sample(0, 1, 5), sample(60, 1, 5)]), "5 to 5 rows in gold"),
-        (spoiled(samples=[]), "no rows in gold"),
+        (spoiled(samples=[sample(0, 1, 5), sample(60, 1, 5)]), "5 to 5 rows in silver"),
+        (spoiled(samples=[]), "no rows in silver"),
         (spoiled(unseen=1), "(4 of 5)"),
         (spoiled(ends=[{"command": "scripts/doctor", "code": 1, "said": ""}]), "scripts/doctor ended with 1"),
     ],
@@ -236,7 +236,7 @@ def test_the_page_has_the_times_and_the_memory_of_every_ten_minutes() -> None:
     assert "| MiB | limit | 0:00 | 0:11 | 0:11 | largest |" in text
     assert "| jupyter | 1024 | 100 | 300 | 310 | 400 |" in text
     assert "| **all** | | 1,000 | 1,200 | 1,210 | 1,300 |" in text
-    assert "| gold | 5 (3) | 8 (3) | 9 (3) | 40 |" in text
+    assert "| silver | 5 (3) | 8 (3) | 9 (3) | 40 |" in text
 
 
 def test_every_table_that_is_filled_from_a_topic_is_audited() -> None:

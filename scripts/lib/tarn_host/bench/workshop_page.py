@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 ROW_EVERY_S = 600
-LAST = "gold"
+LAST = "silver"
+"""Layer whose rows grow as long as the demo plays: gold has one row per group."""
 DASH = "\u2013"
 COLUMNS = (
     "notebook",
