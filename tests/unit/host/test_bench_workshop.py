@@ -90,11 +90,14 @@ def run() -> dict[str, Any]:
         "notebooks": [book("02"), book("03")],
         "samples": [sample(0, 100, 5), sample(590, 400, 7, 40), sample(660, 300, 8), sample(700, 310, 9)],
         "unseen": 0,
-        "ends": [{"command": "scripts/tarn fsck", "code": 0, "said": "fine"}],
+        "ends": [
+            {"command": "scripts/tarn fsck", "code": 0, "said": "fine", "judged": True},
+            {"command": "scripts/tarn audit ws_ada.prices", "code": 1, "said": "", "judged": False},
+        ],
         "kernels": ["tarn/02.ipynb", "tarn/03.ipynb"],
         "limits": {"jupyter": 1024, "spark": 2048},
         "restarts": {"jupyter": 0},
-        "oom_kills": {},
+        "ooms": {},
     }
 
 
@@ -213,11 +216,14 @@ def notebook(**changed: object) -> Callable[[dict[str, Any]], None]:
         (notebook(solved=0), "accepted, except 03 0 of 1"),
         (spoiled(kernels=["tarn/02.ipynb"]), "1 of 2 kernels"),
         (spoiled(restarts={"spark": 1}), "started again, except spark 1"),
-        (spoiled(oom_kills={"jupyter": 2}), "except jupyter 2"),
+        (spoiled(ooms={"jupyter": 2}), "except jupyter 2"),
         (spoiled(samples=[sample(0, 1, 5), sample(60, 1, 5)]), "5 to 5 rows in silver"),
         (spoiled(samples=[]), "no rows in silver"),
         (spoiled(unseen=1), "(4 of 5)"),
-        (spoiled(ends=[{"command": "scripts/doctor", "code": 1, "said": ""}]), "scripts/doctor ended with 1"),
+        (
+            spoiled(ends=[{"command": "scripts/doctor", "code": 1, "said": "", "judged": True}]),
+            "scripts/doctor ended with 1",
+        ),
     ],
 )
 def test_each_fault_is_a_miss_and_named(spoil: Callable[[dict[str, Any]], None], words: str) -> None:
@@ -236,6 +242,7 @@ def test_the_page_has_the_times_and_the_memory_of_every_ten_minutes() -> None:
     assert "| MiB | limit | 0:00 | 0:11 | 0:11 | largest |" in text
     assert "| jupyter | 1024 | 100 | 300 | 310 | 400 |" in text
     assert "| **all** | | 1,000 | 1,200 | 1,210 | 1,300 |" in text
+    assert "- `scripts/tarn audit ws_ada.prices`, a table of a student's: exit code 1.\n" in text
     assert "| silver | 5 (3) | 8 (3) | 9 (3) | 40 |" in text
 
 

@@ -53,8 +53,10 @@ def verdict(run: Mapping[str, Any]) -> list[tuple[bool, str]]:
     ]
     gone = len(books) - len(run["kernels"])
     restarts = [f"{name} {count}" for name, count in sorted(run["restarts"].items()) if count]
-    kills = [f"{name} {count}" for name, count in sorted(run["oom_kills"].items()) if count]
-    red = [f"{end['command']} ended with {end['code']}" for end in run["ends"] if end["code"]]
+    kills = [f"{name} {count}" for name, count in sorted(run["ooms"].items()) if count]
+    red = [
+        f"{end['command']} ended with {end['code']}" for end in run["ends"] if end["judged"] and end["code"]
+    ]
     samples = run["samples"]
     rows = [sample["layers"][LAST]["rows"] for sample in (samples[:1] + samples[-1:])]
     exercises = sum(b["exercises"] for b in books)
@@ -69,7 +71,7 @@ def verdict(run: Mapping[str, Any]) -> list[tuple[bool, str]]:
         (not accepted, f"the right answer to each of them was accepted{_except(accepted)}"),
         (gone == 0, f"{len(run['kernels'])} of {len(books)} kernels still knew their notebook at the end"),
         (not restarts, f"no container started again{_except(restarts)}"),
-        (not kills, f"no process was killed for its memory{_except(kills)}"),
+        (not kills, f"no container came to its memory limit{_except(kills)}"),
         (
             len(rows) == 2 and rows[0] < rows[1],
             f"the demo went on: {' to '.join(f'{count:,}' for count in rows) or 'no'} rows in {LAST}",
@@ -86,7 +88,7 @@ def verdict(run: Mapping[str, Any]) -> list[tuple[bool, str]]:
 
 
 def _asked(run: Mapping[str, Any]) -> str:
-    return ", ".join(f"`{end['command']}`" for end in run["ends"])
+    return ", ".join(f"`{end['command']}`" for end in run["ends"] if end["judged"])
 
 
 def _except(found: Sequence[str]) -> str:
@@ -112,6 +114,11 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     run = runs[0]
     parts = [ABOUT.format(minutes=run["minutes"], size=run["size"], share=run["share"]), "\n"]
     parts += [f"- {'reached' if ok else '**missed**'}: {words}.\n" for ok, words in verdict(run)]
+    parts += [
+        f"- `{end['command']}`, a table of a student's: exit code {end['code']}.\n"
+        for end in run["ends"]
+        if not end["judged"]
+    ]
     parts.append(f"\n| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|\n")
     for b in run["notebooks"]:
         times = [_minutes(b[key]) for key in ("due_s", "begun_s", "ended_s", "until_s")]
