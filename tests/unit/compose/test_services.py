@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tarn_host.bench.classroom import STUDENTS_MAX
 
 from tarn.core.services import SERVICES as ROWS
 from tarn.core.services import Right, Service
@@ -23,6 +24,8 @@ KAFKA_USERS = "Kafka's users and what they may do"
 ROOT_USERS = ("minio", "bootstrap")
 FIXED_LIMIT = ("init", "bootstrap")
 TOKENS = ("catalog", "spark", "jupyter")
+# Of one that has read tables: 22 to 40 were counted.
+THREADS_PER_KERNEL = 40
 # Held to be shown to people, not to log in.
 SHOWN = {("cli", "jupyter")}
 
@@ -121,6 +124,11 @@ def _rows(name: str) -> Iterator[str]:
 def test_a_service_is_complete(name: str) -> None:
     found = missing(name)
     assert not found, "\n" + "\n".join(found)
+
+
+def test_a_class_of_kernels_has_threads_enough() -> None:
+    """Twenty kernels met a limit of 512: some died, and one waited in a scan for ever."""
+    assert SERVICES["jupyter"]["pids_limit"] >= STUDENTS_MAX * THREADS_PER_KERNEL
 
 
 def test_uids_are_used_once() -> None:
