@@ -60,7 +60,7 @@ class Server:
             header={"Authorization": "token " + self.token},
             host="localhost",
             suppress_origin=True,
-            timeout=1,
+            timeout=120,
         )
 
 
