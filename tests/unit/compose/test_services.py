@@ -24,7 +24,7 @@ KAFKA_USERS = "Kafka's users and what they may do"
 ROOT_USERS = ("minio", "bootstrap")
 FIXED_LIMIT = ("init", "bootstrap")
 TOKENS = ("catalog", "spark", "jupyter")
-# Of one that has read tables: 22 to 40 were counted.
+# One that has read tables has 22 or more (counted).
 THREADS_PER_KERNEL = 40
 # Held to be shown to people, not to log in.
 SHOWN = {("cli", "jupyter")}
