@@ -25,6 +25,7 @@ from testcontainers.core.network import Network
 
 from tarn.adapters.kafka_login import Login
 from tarn.core.credentials import UIDS
+from tests.support.compose import SERVICES
 from tests.support.images import image
 
 with warnings.catch_warnings():
@@ -72,15 +73,15 @@ def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> flo
     raise AssertionError(f"not within {timeout_s:g} s: {what}")
 
 
-def hardened(name: str, **limits: Any) -> DockerContainer:
-    """A container of one of Tarn's images with the hardening of docker-compose.yml."""
+def hardened(name: str, *, pids: int = 512, **limits: Any) -> DockerContainer:
+    """A container of one of Tarn's images with the hardening of docker-compose.yml, and so many threads."""
     container = DockerContainer(image(name)).with_tmpfs_mount("/tmp", "exec,size=128m")
     return container.with_kwargs(
         init=True,
         read_only=True,
         cap_drop=["ALL"],
         security_opt=["no-new-privileges:true"],
-        pids_limit=512,
+        pids_limit=pids,
         **limits,
     )
 
@@ -325,7 +326,8 @@ def serving(stack: Stack, folder: Path, spec: str, **variables: str) -> Iterator
     """
     (folder / "orders.yaml").write_text(spec)
     folder.chmod(0o755)
-    container = hardened("services", mem_limit="512m", user=f"{UID}:{UID}")
+    pids = SERVICES["ingest"]["pids_limit"]
+    container = hardened("services", mem_limit="512m", pids=pids, user=f"{UID}:{UID}")
     container.with_network(stack.network)
     container.with_volume_mapping(stack.secrets["ingest"], "/run/tarn/secrets", "ro")
     container.with_volume_mapping(str(folder), "/etc/tarn/specs", "ro")

@@ -1,4 +1,4 @@
-"""A backlog of large messages that compress well, in the memory that the Compose file gives ingest."""
+"""Large messages that compress well, and many ingestors, in the memory that the Compose file gives ingest."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ LARGE_EVERY = 1_500
 LARGE_BYTES = 700_000
 TABLE = "bronze.backlog"
 DRAIN_S = 120.0
+INGESTORS = 40
+ROWS = 50
+STARTED_S = 120.0
+COMMITTED_S = 60.0
 
 
 def value(number: int) -> bytes:
@@ -78,3 +82,54 @@ def test_a_backlog_of_large_messages_is_read_within_the_memory_of_ingest(
         counts = {"rows": len(ids), "mb": round(sent / 1e6), "seconds": round(seconds, 1)}
         record_property("counts", counts)
         sys.stderr.write(f"{counts}\n")
+
+
+@pytest.mark.in_turn(3, "many ingestors want more threads or memory than ingest has")
+def test_forty_ingestors_run_within_the_limits_of_ingest(
+    stack: Stack, tmp_path: Path, record_property: Any
+) -> None:
+    """A class of people, each with a stream of their own."""
+    names = [f"s{number:02d}" for number in range(1, INGESTORS)]
+    for name in names:
+        spec = SPEC.replace("metadata: {name: orders}", f"metadata: {{name: {name}}}")
+        spec = spec.replace("topic: orders", f"topic: {name}").replace("name: orders}", f"name: {name}}}")
+        (tmp_path / f"{name}.yaml").write_text(spec)
+    with serving(stack, tmp_path, SPEC) as ingest:
+
+        def state(name: str) -> str:
+            return str(ingest.status(name).get("state"))
+
+        def all_run() -> bool:
+            return all(state(name) == "Running" for name in names)
+
+        seconds = eventually("all ingestors run", all_run, timeout_s=STARTED_S)
+        producer = stack.producer()
+        for name in names:
+            for number in range(ROWS):
+                value = f'{{"id": {number}, "at": "2026-11-21T08:30:00Z", "text": "{name}"}}'
+                producer.send(name, value=value.encode())
+        producer.close(30)
+
+        def all_committed() -> bool:
+            return all(
+                sum(ingest.status(name).get("committedOffsets", {}).values()) == ROWS for name in names
+            )
+
+        eventually("all rows are committed", all_committed, timeout_s=COMMITTED_S)
+        ingest.wrapped.reload()
+        found = ingest.wrapped.attrs["State"]
+        assert (found["OOMKilled"], found["Running"]) == (False, True), found
+        stats = ingest.wrapped.stats(stream=False)
+        counts = {
+            "ingestors": INGESTORS,
+            "seconds": round(seconds, 1),
+            "threads": stats["pids_stats"]["current"],
+            "mib": round(stats["memory_stats"]["stats"].get("rss", 0) / 2**20),
+        }
+        record_property("counts", counts)
+        sys.stderr.write(f"{counts}\n")
+        catalog = stack.open()
+        for name in names[:: len(names) // 3]:
+            rows = catalog.load_table(f"bronze.{name}").scan().to_arrow()
+            assert sorted(rows["id"].to_pylist()) == list(range(ROWS))
+            assert set(rows["text"].to_pylist()) == {name}
