@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tarn_host import shell
 from tarn_host.console import StopError
 from tarn_host.stack.project import ROOT
-from tarn_host.testing import tiers
+from tarn_host.testing import parallel, tiers
 from tarn_host.testing.tiers import Outcome, counted, existing, job, planned, selected, split, table, times
 
 REPORT = """<testsuites><testsuite tests="9" failures="1" errors="1" skipped="2"/></testsuites>"""
@@ -110,6 +112,28 @@ def test_tiers_that_compute_yield_to_those_that_wait_but_not_alone() -> None:
     assert job("contract", [], {}, shared=True).command[:3] == ["nice", "-n", "5"]
     assert "nice" not in job("contract", [], {}).command
     assert "nice" not in job("e2e", [], {}, shared=True).command
+
+
+def test_lint_runs_beside_the_tiers_and_is_told_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def lint() -> Outcome:
+        assert begun.wait(10), "no tier began"
+        return Outcome("lint", 5, 0, 0, 1.0)
+
+    def run(lanes: list[list[parallel.Job]], on_end: Callable[[parallel.Ended], None]) -> None:
+        begun.set()
+        for (one,) in lanes:
+            on_end(parallel.Ended(one.name, 1, 2.0))
+
+    monkeypatch.setattr(tiers, "ARTIFACTS", tmp_path)
+    monkeypatch.setattr(tiers.python, "ensure", lambda: "there")
+    monkeypatch.setattr(tiers, "lint", lint)
+    monkeypatch.setattr(tiers.parallel, "run", run)
+    found = tiers.run(["lint", "unit"], [], assume_yes=False, keep=False)
+    assert [(one.tier, one.failed) for one in found] == [("lint", 0), ("unit", 1)]
 
 
 def test_tests_of_other_turns_are_counted_and_named_at_the_end(tmp_path: Path) -> None:

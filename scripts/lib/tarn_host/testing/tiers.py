@@ -11,6 +11,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -281,11 +282,8 @@ def run(
             "TARN_BASE": here.base,
         }
     outcomes = []
-    with _clean_after(here, keep):
-        if "lint" in wanted:
-            with phases.phase("lint") as notes:
-                outcomes.append(lint())
-                notes.append(_said(outcomes[-1]))
+    with ThreadPoolExecutor(1) as beside, _clean_after(here, keep):
+        linting = beside.submit(lint) if "lint" in wanted else None
         rest = [tier for tier in wanted if tier != "lint"]
         for stage in planned(rest, roomy=here is not None and _roomy()):
             several = len(stage) > 1
@@ -301,6 +299,10 @@ def run(
                 parallel.run(lanes, keep_count)
                 notes.append(", ".join(f"{o.tier} {_said(o)}" for o in ended))
             outcomes.extend(sorted(ended, key=lambda o: TIERS.index(o.tier)))
+        if linting is not None:
+            with phases.phase("lint") as notes:
+                outcomes.insert(0, linting.result())
+                notes.append(_said(outcomes[0]))
     return outcomes
 
 
@@ -386,7 +388,7 @@ def lint() -> Outcome:
     broken = []
     for name, command in checks.items():
         result = shell.capture(command, timeout_s=LINT_TIMEOUT_S, cwd=ROOT)
-        line(f"    {name}: {'ok' if result.ok else 'FAILED'}")
+        line(f"    lint, {name}: {'ok' if result.ok else 'FAILED'}")
         if not result.ok:
             broken.append(name)
             for text in (result.out + result.err).splitlines()[-60:]:
