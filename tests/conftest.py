@@ -17,6 +17,7 @@ from tests.support.containers import (
     remove_leftovers,
 )
 from tests.support.plays import NIGHTLY, TIMES
+from tests.support.quick_http import make_quick
 from tests.support.stack import Stack, running_stack
 from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, last_in_their_folders, tier_of
 from tests.support.turns import of_other_turns
@@ -28,6 +29,7 @@ os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 # The machine may be busy: the duration of an example, or of drawing one, says nothing about the code.
 settings.register_profile("tarn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tarn")
+make_quick()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,18 +21,21 @@ IMAGES = ("minio", "services", "catalog")
 RESTORE_S_MAX = 300
 
 TRICKLE = """
-import json, time, uuid
+import json, sys, threading, uuid
 from datetime import UTC, datetime
 from tarn.cli import wiring
 from tarn.cli.canary import TOPIC, Limits
 from tarn.cli.settings import Settings
 
 log = wiring.flight(Settings.read(), Limits(), print).log
-end, sent = time.monotonic() + SECONDS, 0
-while time.monotonic() < end:
+enough, sent = threading.Event(), 0
+threading.Thread(target=lambda: (sys.stdin.read(), enough.set()), daemon=True).start()
+while not enough.is_set():
     row = {"id": uuid.uuid4().hex, "sent_at": datetime.now(UTC).isoformat(), "note": "trickle"}
     log.send(TOPIC, json.dumps(row).encode(), timeout_s=20)
     sent += 1
+    if sent == 1:
+        print("begun", flush=True)
 print("sent", sent)
 """
 
@@ -109,18 +112,22 @@ def taken(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("backup") / "lake.tar"
     command = ["docker", "compose", "run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli"]
     with subprocess.Popen(
-        [*command, "-c", TRICKLE.replace("SECONDS", "20")],
-        stdin=subprocess.DEVNULL,
+        [*command, "-c", TRICKLE],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=project.ROOT,
         env={**os.environ, **stack.env},
     ) as trickle:
         try:
-            time.sleep(3)
+            assert trickle.stdout is not None
+            said = ""
+            while "begun" not in said.splitlines():
+                said += (line := trickle.stdout.readline().decode())
+                assert line, said
             answer = stack.script("tarn", "backup", str(file), timeout_s=200)
             looked = stack.script("tarn", "fsck", "--json", timeout_s=120)
-            said = trickle.communicate(timeout=120)[0].decode()
+            said += trickle.communicate(timeout=120)[0].decode()
         finally:
             trickle.kill()
     assert answer.code == 0, answer.text

@@ -11,6 +11,7 @@ import time
 import pytest
 from tarn_host.stack import needs
 
+from tests.support.compose import LONG_RUNNING
 from tests.support.containers import LogKeeper, artifacts
 from tests.support.stack import Stack, eventually, read_timings, run
 
@@ -192,17 +193,13 @@ def test_an_unknown_flag_is_refused(other: Stack) -> None:
 
 def test_the_stated_needs_are_not_larger_than_this_machine_had(stack: Stack) -> None:
     """The stack ran here: its current memory is within what scripts/up requires."""
-    used = 0
-    for service in stack.health():
-        stats = run(
-            ["docker", "stats", "--no-stream", "--format", "{{.MemUsage}}", stack.container(service)],
-            timeout_s=60,
-        )
-        number, unit = (
-            stats.text.split("/")[0].strip().rstrip("B").rstrip("i"),
-            stats.text.split("/")[0].strip()[-3:],
-        )
-        used += float(number[:-1]) * {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}[unit]
+    ids = [stack.container(service) for service in stack.health()]
+    assert len(ids) == len(LONG_RUNNING)
+    stats = run(["docker", "stats", "--no-stream", "--format", "{{.MemUsage}}", *ids], timeout_s=60)
+    assert stats.code == 0, stats.text
+    used_by = re.findall(r"^([\d.]+)([KMG]iB) / ", stats.text, re.MULTILINE)
+    assert len(used_by) == len(ids), stats.text
+    used = sum(float(number) * {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}[unit] for number, unit in used_by)
     assert used < needs.memory_mib(), (
         f"{used:.0f} MiB in use, but scripts/up asks for {needs.memory_mib()} MiB only"
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import html
 import json
 import os
 import re
 import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,8 +38,12 @@ def program() -> str | None:
     """A browser of this machine, installed on Debian as root if its apt sources have one; else None."""
     found = next((path for name in PROGRAMS if (path := shutil.which(name))), None)
     if found is None and sys.platform.startswith("linux") and os.geteuid() == 0 and apt.is_debian():
-        with contextlib.suppress(StopError):
-            apt.install(["chromium"], Path(os.devnull), timeout_s=INSTALL_S)
+        # Tiers run side by side, and apt refuses the second that comes.
+        with (Path(tempfile.gettempdir()) / "tarn-tests-chromium.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if shutil.which("chromium") is None:
+                with contextlib.suppress(StopError):
+                    apt.install(["chromium"], Path(os.devnull), timeout_s=INSTALL_S)
         found = shutil.which("chromium")
     return found
 

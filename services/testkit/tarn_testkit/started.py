@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -22,19 +23,33 @@ UP_S = 1_800.0
 DOWN_S = 300.0
 ASK_S = 120.0
 LINES_SHOWN = 30
+PORTS = range(10_000, 20_000)
 TAGS = "{{.Repository}}:{{.Tag}}"
 _PORT = re.compile(r"\$\{(TARN_PORT_[A-Z0-9_]+):-\d+\}")
 
 
 def free_ports(names: Iterable[str]) -> dict[str, str]:
-    """A free port of 127.0.0.1 for each name, all different."""
+    """A free port of 127.0.0.1 for each name, all different.
+
+    None of those that systems give to connections: a stack that stops and starts finds its ports free again.
+    """
     with contextlib.ExitStack() as held:
-        found = {}
-        for name in names:
-            probe = held.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            found[name] = str(probe.getsockname()[1])
-        return found
+        numbers = iter(random.sample(PORTS, len(PORTS)))
+        return {name: str(_held_port(held, numbers)) for name in names}
+
+
+def _held_port(held: contextlib.ExitStack, numbers: Iterator[int]) -> int:
+    """The next port that is free, held for the block."""
+    for number in numbers:
+        probe = socket.socket()
+        try:
+            probe.bind(("127.0.0.1", number))
+        except OSError:
+            probe.close()
+            continue
+        held.enter_context(probe)
+        return number
+    raise SetupError(f"every port of 127.0.0.1 from {PORTS.start} to {PORTS.stop - 1} is taken")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

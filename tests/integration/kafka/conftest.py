@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from testcontainers.core.container import DockerContainer
 
 from tarn.adapters.kafka_login import Login
 from tarn.core.kafka_users import ADMIN, USERS
+from tarn_testkit.started import free_ports
 from tests.support.images import image
 
 # kafka-python reads its message schemas, at import and at first use, with a function deprecated in Python.
@@ -52,9 +52,8 @@ def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> Non
 
 def free_port() -> int:
     """A port that was free a moment ago: the broker's advertised address must be known before it starts."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    (port,) = free_ports(["any"]).values()
+    return int(port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,4 +221,11 @@ def running(
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A healthy broker."""
     with running(tmp_path_factory.mktemp("broker") / "secrets") as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker of modules that neither stop it nor change its users; each has topics of other names."""
+    with running(tmp_path_factory.mktemp("shared") / "secrets") as found:
         yield found

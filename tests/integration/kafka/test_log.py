@@ -22,6 +22,11 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings(f"ignore:{OLD}:DeprecationWarning")
 
 
+@pytest.fixture(scope="module")
+def broker(shared_broker: Broker) -> Broker:
+    return shared_broker
+
+
 @pytest.fixture
 def table(broker: Broker) -> str:
     """UUID of a table that has a topic for its log."""

@@ -30,6 +30,11 @@ WAIT_S = 30.0
 STREAM = "records"
 
 
+@pytest.fixture(scope="module")
+def broker(shared_broker: Broker) -> Broker:
+    return shared_broker
+
+
 @pytest.fixture(params=CLIENTS)
 def sources(request: pytest.FixtureRequest, broker: Broker) -> KafkaSources:
     """The topic client of ingest, as its own user."""

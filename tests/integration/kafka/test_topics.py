@@ -18,6 +18,11 @@ from tests.integration.kafka.conftest import OLD, Broker
 pytestmark = pytest.mark.filterwarnings(f"ignore:{OLD}:DeprecationWarning")
 
 
+@pytest.fixture(scope="module")
+def broker(shared_broker: Broker) -> Broker:
+    return shared_broker
+
+
 @pytest.fixture
 def topics(broker: Broker) -> KafkaTopics:
     return as_user(broker, "cli")

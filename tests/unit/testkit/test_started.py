@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from pathlib import Path
 
 import pytest
 
+from tarn_testkit import started
 from tarn_testkit.environment import parse_exports
 from tarn_testkit.errors import SetupError
 from tarn_testkit.started import SharedStack, free_ports
@@ -115,6 +117,17 @@ def test_a_session_that_started_nothing_removes_nothing(clone: Path, session: Pa
 def test_ports_are_free_and_different() -> None:
     found = free_ports(str(n) for n in range(20))
     assert len(set(found.values())) == 20
+    assert {int(port) in started.PORTS for port in found.values()} == {True}
+
+
+def test_a_port_that_is_taken_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports(["any"]).values()
+    monkeypatch.setattr(started, "PORTS", range(int(port), int(port) + 1))
+    assert free_ports(["any"]) == {"any": port}
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", int(port)))
+        with pytest.raises(SetupError, match=f"every port of 127.0.0.1 from {port} to {port} is taken"):
+            free_ports(["any"])
 
 
 def test_only_exports_are_read() -> None:
