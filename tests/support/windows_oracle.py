@@ -27,6 +27,7 @@ MEASURES = [
 ]
 KINDS = ("scheduled", "departed", "arrived", "cancelled")
 MEMORY = pd.Timedelta(hours=48)
+APART = pd.Timedelta(hours=72)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +139,14 @@ def _events(values: Sequence[bytes]) -> pd.DataFrame:
                 continue
             if type(event["carrier"]) is not str or type(event["flight"]) is not int:
                 continue
+            time, hour = pd.Timestamp(event["event_time"]), pd.Timestamp(event["time_hour"])
+            if abs(time - hour) > APART:
+                continue
             rows.append(
                 {
                     "event": event["event"],
-                    "time": pd.Timestamp(event["event_time"]),
-                    "hour": pd.Timestamp(event["time_hour"]),
+                    "time": time,
+                    "hour": hour,
                     "flight": f"{event['time_hour']} {event['carrier']} {event['flight']}",
                     "origin": event.get("origin"),
                     "destination": event.get("dest"),

@@ -43,6 +43,7 @@ def host_env(settings: Settings, secrets: Secrets, login: Login) -> dict[str, st
         "TARN_TRINO_CATALOG": TRINO_CATALOG,
         "TARN_GATEWAY_URI": f"http://{HOST}:{settings.port_gateway}",
         "TARN_INGEST_URI": f"http://{HOST}:{settings.port_ingest}",
+        "TARN_STREAM_URI": f"http://{HOST}:{settings.port_stream}",
         "TARN_KAFKA_BOOTSTRAP": f"{HOST}:{settings.port_kafka}",
         "TARN_KAFKA_SECURITY_PROTOCOL": login.protocol,
         "TARN_KAFKA_SASL_MECHANISM": login.mechanism,

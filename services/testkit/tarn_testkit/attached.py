@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import RESTError
 
 from tarn.adapters.spec_store import SpecStore
 from tarn.adapters.store import S3Store
@@ -65,10 +66,16 @@ class AttachedLake:
             "s3.region": env["AWS_REGION"],
         }
         uri = env["TARN_CATALOG_URI"]
-        self.catalog: Catalog = load_catalog(
-            "tarn",
-            **{**self._client, "type": "rest", "uri": uri, "oauth2-server-uri": f"{uri}/v1/oauth/tokens"},
-        )
+        where = {"type": "rest", "uri": uri, "oauth2-server-uri": f"{uri}/v1/oauth/tokens"}
+        try:
+            self.catalog: Catalog = load_catalog("tarn", **{**self._client, **where})
+        except RESTError as e:
+            raise SetupError(
+                f"the catalog at {uri} refuses what TARN_CATALOG_CREDENTIAL and TARN_WAREHOUSE say: {e}. Are "
+                "the values of another stack, or of one that was made again? "
+                'eval "$(scripts/tarn env)" in its '
+                "clone, or scripts/tarn env > FILE, gives those of now"
+            ) from e
         self.topics = StackTopics(env["TARN_KAFKA_BOOTSTRAP"], login_of(env))
         store = S3Store(
             bucket=os.environ.get("TARN_BUCKET", "tarn"),

@@ -21,12 +21,14 @@ class Wanted:
         address: the catalog's address in the environment, or in the file of `--tarn-env`; empty: there is
             none.
         home: a clone of Tarn; None: none is known.
+        problem: what is wrong with the clone that was named; empty: nothing.
     """
 
     embedded: bool
     profile: str | None
     address: str
     home: Path | None
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,8 @@ def choose(wanted: Wanted, no_engine: Callable[[], str]) -> Choice:
         return Choice(kind="embedded", asked=True, why="embedded in this process (--tarn-embedded)")
     if wanted.address and wanted.profile is None:
         return Choice(kind="attached", asked=True, why=f"attached to the running stack at {wanted.address}")
+    if wanted.problem:
+        return Choice(kind="started", asked=True, why=f"none: {wanted.problem}", failure=wanted.problem)
     profile = wanted.profile or "small"
     missing = no_engine()
     if not missing and wanted.home is None:

@@ -14,6 +14,7 @@ from tarn_testkit.errors import KitError, NotAllowedError, NotInProfileError, Se
 from tarn_testkit.waiting import eventually
 
 ASK_S = 30.0
+KILLED_TOO = 137
 PROJECT = "com.docker.compose.project"
 SERVICE = "com.docker.compose.service"
 KILL = (
@@ -79,14 +80,20 @@ class Containers:
         """
         container = self._find(service)
         before = _inspect(container)["State"]["StartedAt"]
-        # The command is killed with the container: its exit code says nothing, the new start does.
-        subprocess.run(
+        done = subprocess.run(
             ["docker", "exec", container, "python3", "-c", KILL],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=ASK_S,
             check=False,
+            text=True,
         )
+        # The command may be killed with the container; whether that was started again is looked at.
+        if done.returncode not in (0, KILLED_TOO):
+            said = f"{done.stdout}{done.stderr}".strip()[-500:]
+            raise SetupError(
+                f"{service} could not be killed (docker exec, exit code {done.returncode}): {said}"
+            )
         eventually(
             lambda: _inspect(container)["State"]["StartedAt"] != before,
             timeout_s=timeout_s,

@@ -213,6 +213,8 @@ class Lake:
         self._numbers = itertools.count(1)
         self._of_test = ExitStack()
         self._topics: list[str] = []
+        self._tables: list[str] = []
+        self._namespaces: list[str] = []
 
     @property
     def catalog(self) -> Catalog:
@@ -274,8 +276,9 @@ class Lake:
     def ingest(self, spec: Spec, *, timeout_s: float = READY_S) -> Ingested:
         """Declare an ingestor as it stands, wait until it runs, and delete it at the end of the test.
 
-        Its names are the spec's own, which others on the same lake may have too: `Namespace.ingest` is for a
-        spec that is to meet nobody.
+        Its table is dropped at the end of the session, as its topic is, if it was not there before; its dead
+        letters stay. Its names are the spec's own, which others on the same lake may have too:
+        `Namespace.ingest` is for a spec that is to meet nobody.
 
         Args:
             spec: a file, the text of one, or its values.
@@ -306,11 +309,16 @@ class Lake:
             return {p: (reached.get(p, 0), o) for p, o in sorted(wanted.items()) if reached.get(p, 0) <= o}
 
         def tell() -> str:
+            known = sorted({one for one, _ in self._maps(table)})
+            other = (
+                f" The table has offsets of topic {', '.join(known)}." if topic not in known and known else ""
+            )
             where = ", ".join(
                 f"partition {p} is at {at}, offset {o} is wanted ({o + 1 - at} behind)"
                 for p, (at, o) in behind().items()
             )
-            return f"table {table} passed the offsets of topic {topic}: {where}. {self._who_writes(table)}"
+            how = f"{where}.{other} {self._who_writes(table)}"
+            return f"table {table} passed the offsets of topic {topic}: {how}"
 
         eventually(lambda: not behind(), timeout_s=timeout_s, what=tell)
 
@@ -320,18 +328,21 @@ class Lake:
         Raises:
             CorruptStateError: the table's offset map cannot be read.
         """
+        found: dict[int, int] = {}
+        for name, reached in self._maps(table):
+            for partition, offset in reached.items() if name == topic else ():
+                found[partition] = max(offset, found.get(partition, 0))
+        return found
+
+    def _maps(self, table: str) -> list[tuple[str, Mapping[int, int]]]:
+        """Topic, and the next offset of each of its partitions, by stream of a table."""
         try:
             loaded = self.catalog.load_table(table)
         except (NoSuchTableError, NoSuchNamespaceError):
-            return {}
+            return []
         state = TableState(json.loads(loaded.metadata.model_dump_json(by_alias=True)))
-        found: dict[int, int] = {}
-        for stream in streams_named(state):
-            reached = offsets_in(state, stream)
-            if reached is not None and reached.source.topic == topic:
-                for partition, offset in reached.next.items():
-                    found[partition] = max(offset, found.get(partition, 0))
-        return found
+        maps = [offsets_in(state, stream) for stream in streams_named(state)]
+        return [(one.source.topic, one.next) for one in maps if one is not None]
 
     def rows(self, table: str, *, trace: bool = False) -> list[dict[str, Any]]:
         """The rows of a table now, in no order.
@@ -370,11 +381,14 @@ class Lake:
 
     def close(self) -> None:
         """End everything that the session made."""
-        try:
-            self.end_of_test()
-            self._delete_topics("")
-        finally:
-            self.backend.close()
+        with ExitStack() as ends:  # the last is the first to run, and all run though one fails
+            ends.callback(self.backend.close)
+            for namespace in self._namespaces:
+                ends.callback(self._drop_namespace, namespace)
+            for table in self._tables:
+                ends.callback(self._drop_table, table)
+            ends.callback(self._delete_topics, "")
+            ends.callback(self.end_of_test)
 
     def _ingest(self, spec: Spec, *, into: str | None, ends: ExitStack, timeout_s: float) -> Ingested:
         document, label = _document(spec)
@@ -387,6 +401,11 @@ class Lake:
         event_time = found.spec.event_time
         if into is not None and event_time is not None and event_time.complete_topic is not None:
             self._ensure(event_time.complete_topic, 1)
+        table = str(found.spec.table)
+        if into is None and not self._keep and not self.catalog.table_exists(table):
+            self._tables.append(table)
+            if not self._has_namespace(table.rpartition(".")[0]):
+                self._namespaces.append(table.rpartition(".")[0])
         declaring.put(specs, document, label, take_over=False)
         made = Ingested(self, found)
         if not self._keep:
@@ -412,9 +431,29 @@ class Lake:
 
     def _delete_topics(self, prefix: str) -> None:
         """Delete the topics that the session made and whose names begin so."""
-        for topic in [one for one in self._topics if one.startswith(prefix)]:
-            self._topics.remove(topic)
-            self.backend.topics.delete(topic)
+        with ExitStack() as each:
+            for topic in [one for one in self._topics if one.startswith(prefix)]:
+                each.callback(self._delete_topic, topic)
+
+    def _delete_topic(self, topic: str) -> None:
+        self.backend.topics.delete(topic)
+        self._topics.remove(topic)  # not if that failed: the end of the session tries again
+
+    def _drop_table(self, table: str) -> None:
+        with contextlib.suppress(NoSuchTableError):
+            self.catalog.purge_table(table)
+
+    def _drop_namespace(self, name: str) -> None:
+        """Drop a namespace, unless others have tables in it by now."""
+        with contextlib.suppress(NoSuchNamespaceError, NamespaceNotEmptyError):
+            self.catalog.drop_namespace(name)
+
+    def _has_namespace(self, name: str) -> bool:
+        try:
+            self.catalog.load_namespace_properties(name)
+        except NoSuchNamespaceError:
+            return False
+        return True
 
     def _who_writes(self, table: str) -> str:
         """How the ingestors of a table are, for a message."""
@@ -432,7 +471,11 @@ class Lake:
         """Drop a namespace with its tables, views and topics."""
         if self._keep:
             return
-        self._delete_topics(f"{name}.")
+        with ExitStack() as ends:  # a log that does not answer keeps no table
+            ends.callback(self._drop_tables, name)
+            ends.callback(self._delete_topics, f"{name}.")
+
+    def _drop_tables(self, name: str) -> None:
         for drop, found in (
             (self.catalog.purge_table, self.catalog.list_tables(name)),
             (self.catalog.drop_view, self.catalog.list_views(name)),
@@ -441,7 +484,7 @@ class Lake:
                 with contextlib.suppress(NoSuchTableError, NoSuchViewError):
                     drop(identifier)
         for child in self.catalog.list_namespaces(name):
-            self._drop(".".join(child))
+            self._drop_tables(".".join(child))
         with contextlib.suppress(NoSuchNamespaceError):
             try:
                 self.catalog.drop_namespace(name)

@@ -108,12 +108,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """Settle which lake the session gets; nothing is started yet."""
     for line in MARKERS:
         config.addinivalue_line("markers", line)
+    asked = [name for name in ("--tarn-embedded", "--tarn-env", "--tarn-profile") if config.getoption(name)]
+    if len(asked) > 1:
+        raise pytest.UsageError(f"{' and '.join(asked)} ask for different lakes; give one of them")
     given: dict[str, str] = getattr(config, "workerinput", {}).get(INPUT, {})
-    home, problem = _home(config), ""
+    home, no_home = None, ""
+    try:
+        home = _home(config)
+    except SetupError as e:
+        no_home = str(e)
+    env, problem = {}, ""
     try:
         env = _env(config)
     except SetupError as e:
-        env, problem = {}, str(e)
+        problem = str(e)
     profile: str | None = config.getoption("--tarn-profile")
     choice = choose(
         Wanted(
@@ -121,6 +129,7 @@ def pytest_configure(config: pytest.Config) -> None:
             profile=profile,
             address=env.get("TARN_CATALOG_URI", "") or ("(unknown)" if problem else ""),
             home=home,
+            problem=no_home,
         ),
         no_engine,
     )
@@ -165,7 +174,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         )
         print(f"tarn: kept in {session.folder}: {kept}")  # noqa: T201
         return
-    stack.remove()
+    try:
+        stack.remove()
+    except SetupError as e:
+        print(f"tarn: {e}")  # noqa: T201
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -300,10 +312,24 @@ def _env(config: pytest.Config) -> dict[str, str]:
 
 
 def _home(config: pytest.Config) -> Path | None:
-    """A clone of Tarn: as named, or the one that the kit was installed from."""
-    named = os.environ.get("TARN_HOME") or config.getini("tarn_home")
-    if named:
-        return Path(named) if _is_clone(Path(named)) else None
+    """A clone of Tarn: as named, or the one that the kit was installed from.
+
+    Raises:
+        SetupError: what was named is not one.
+    """
+    places = {
+        "TARN_HOME": os.environ.get("TARN_HOME"),
+        "tarn_home of pytest's settings": config.getini("tarn_home"),
+    }
+    for place, named in places.items():
+        if not named:
+            continue
+        found = (config.rootpath / Path(named).expanduser()).resolve()
+        if not _is_clone(found):
+            raise SetupError(
+                f"{found} ({place}) is not a clone of Tarn: it has no scripts/up and docker-compose.yml"
+            )
+        return found
     try:
         text = distribution("tarn-testkit").read_text("direct_url.json")
     except PackageNotFoundError:

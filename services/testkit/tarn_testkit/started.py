@@ -10,10 +10,11 @@ import random
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tarn_testkit.environment import parse_exports
@@ -22,6 +23,7 @@ from tarn_testkit.errors import SetupError
 UP_S = 1_800.0
 DOWN_S = 300.0
 ASK_S = 120.0
+END_S = 15.0
 LINES_SHOWN = 30
 PORTS = range(10_000, 20_000)
 TAGS = "{{.Repository}}:{{.Tag}}"
@@ -74,17 +76,13 @@ class Started:
         return f"COMPOSE_PROJECT_NAME={self.project} {self.home}/scripts/down --purge --yes"
 
 
-def start(home: Path, *, project: str, profile: str, log: Path) -> Started:
-    """Start a stack with free ports, and wait until a row has gone through it.
+def planned(home: Path, *, project: str, profile: str) -> Started:
+    """A stack that is not started yet, with free ports.
 
     Args:
         home: a clone of Tarn.
         project: name of the Compose project.
         profile: `small` or `full`.
-        log: file for the output of scripts/up.
-
-    Raises:
-        SetupError: it did not start; what there is of it is removed.
     """
     names = dict.fromkeys(_PORT.findall((home / "docker-compose.yml").read_text(encoding="utf-8")))
     settings = {
@@ -93,15 +91,21 @@ def start(home: Path, *, project: str, profile: str, log: Path) -> Started:
         "TARN_DEMO": "off",
         **free_ports(names),
     }
-    made = Started(home=str(home), project=project, settings=settings, env={})
-    try:
-        _script(made, "up", "--yes", "--no-demo", timeout_s=UP_S, log=log)
-        printed = _script(made, "tarn", "env", timeout_s=ASK_S, log=None)
-    except BaseException:
-        with contextlib.suppress(SetupError):
-            stop(made)
-        raise
-    return Started(home=made.home, project=project, settings=settings, env=parse_exports(printed))
+    return Started(home=str(home), project=project, settings=settings, env={})
+
+
+def start(stack: Started, *, log: Path) -> Started:
+    """Start a stack, and wait until a row has gone through it; returns it with its values.
+
+    Args:
+        stack: what was planned.
+        log: file for the output of scripts/up.
+
+    Raises:
+        SetupError: it did not start; there may be some of it.
+    """
+    _script(stack, "up", "--yes", "--no-demo", timeout_s=UP_S, log=log)
+    return replace(stack, env=parse_exports(_script(stack, "tarn", "env", timeout_s=ASK_S, log=None)))
 
 
 def stop(stack: Started) -> None:
@@ -127,26 +131,40 @@ def stop(stack: Started) -> None:
 def _script(stack: Started, name: str, *words: str, timeout_s: float, log: Path | None) -> str:
     command = [str(Path(stack.home) / "scripts" / name), *words]
     try:
-        done = subprocess.run(
+        child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if log is not None else subprocess.PIPE,
-            timeout=timeout_s,
             cwd=stack.home,
             env={**os.environ, **stack.settings},
-            check=False,
             text=True,
             errors="replace",
+            start_new_session=True,
         )
+        try:
+            out, err = child.communicate(timeout=timeout_s)
+        except BaseException:  # Ctrl-C too
+            _end(child)
+            raise
     except (OSError, subprocess.TimeoutExpired) as e:
         raise SetupError(f"scripts/{name} of {stack.home} did not end well: {e}") from e
     if log is not None:
-        log.write_text(done.stdout, encoding="utf-8")
-    if done.returncode != 0:
-        said = "\n".join(f"{done.stdout}{done.stderr or ''}".splitlines()[-LINES_SHOWN:])
-        raise SetupError(f"scripts/{name} of {stack.home} failed with exit code {done.returncode}:\n{said}")
-    return done.stdout
+        log.write_text(out, encoding="utf-8")
+    if child.returncode != 0:
+        said = "\n".join(f"{out}{err or ''}".splitlines()[-LINES_SHOWN:])
+        raise SetupError(f"scripts/{name} of {stack.home} failed with exit code {child.returncode}:\n{said}")
+    return out
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """End a script with all that it started: what still starts containers would undo their removal."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.communicate(timeout=END_S)
+            return
 
 
 class SharedStack:
@@ -161,6 +179,7 @@ class SharedStack:
         self._folder = folder
         self._project = project
         self._file = folder / "stack.json"
+        self._begun = folder / "begun.json"
         self._failure = folder / "failed"
 
     def get(self, home: Path, profile: str) -> Started:
@@ -174,10 +193,17 @@ class SharedStack:
                 raise SetupError(self._failure.read_text(encoding="utf-8"))
             found = self.seen()
             if found is None:
+                # Whoever ends this process meanwhile: the end of the session knows what to remove.
+                begun = planned(home, project=self._project, profile=profile)
+                self._write(self._begun.name, json.dumps(asdict(begun)))
                 try:
-                    found = start(home, project=self._project, profile=profile, log=self._folder / "up.log")
-                except SetupError as e:
-                    self._failure.write_text(str(e), encoding="utf-8")
+                    found = start(begun, log=self._folder / "up.log")
+                except BaseException as e:
+                    with contextlib.suppress(SetupError):  # the end of the session tries again
+                        stop(begun)
+                        self._begun.unlink()
+                    if isinstance(e, SetupError):
+                        self._failure.write_text(str(e), encoding="utf-8")
                     raise
                 exports = "".join(
                     f"export {name}={shlex.quote(value)}\n" for name, value in found.env.items()
@@ -193,15 +219,22 @@ class SharedStack:
         return Started(**json.loads(self._file.read_text(encoding="utf-8")))
 
     def remove(self) -> None:
-        """Remove the stack, if there is one, and the folder.
+        """Remove the stack, if one was begun, and the folder.
 
         Raises:
-            SetupError: scripts/down failed.
+            SetupError: scripts/down failed; says how to remove the stack.
         """
         found = self.seen()
-        if found is not None:
-            stop(found)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if found is None and self._begun.exists():
+            found = Started(**json.loads(self._begun.read_text(encoding="utf-8")))
+        try:
+            if found is not None:
+                try:
+                    stop(found)
+                except SetupError as e:
+                    raise SetupError(f"{e}\nThe stack is still there; to remove it: {found.removal}") from e
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _write(self, name: str, text: str) -> None:
         part = self._folder / f"{name}.part"

@@ -13,10 +13,23 @@ import pytest
 import requests
 from pyiceberg.exceptions import NoSuchNamespaceError
 
+from tarn.adapters.store import FileStore
 from tarn.controller import declaring
-from tarn.core.errors import InvalidSpecError
+from tarn.core.errors import InvalidSpecError, UnavailableError
+from tarn.core.naming import WarehouseLayout
+from tarn_catalog.operations.catalog import Catalog as Core
+from tarn_catalog.testing.server import serving
+from tarn_testkit.attached import AttachedLake
 from tarn_testkit.embedded import EmbeddedLake
-from tarn_testkit.errors import IngestorError, InvalidRowsError, KitError, NeedsStackError, WaitError
+from tarn_testkit.environment import NAMES
+from tarn_testkit.errors import (
+    IngestorError,
+    InvalidRowsError,
+    KitError,
+    NeedsStackError,
+    SetupError,
+    WaitError,
+)
 from tarn_testkit.lake import Lake, Namespace
 
 SPEC = """
@@ -98,6 +111,78 @@ def test_an_ingestor_without_a_namespace_ends_with_the_test(lake: Lake) -> None:
     assert (found.name, found.table) == ("orders", "bronze.orders")
     lake.end_of_test()
     assert declaring.gone(lake.backend.specs, "orders")
+
+
+def test_an_ingestor_as_it_stands_leaves_no_table_that_was_not_there_before(tmp_path: Path) -> None:
+    """Else the next session on the same lake meets a table whose offsets are of a topic that was deleted."""
+    folder, own = tmp_path / "lake", SPEC.replace("name: orders}\n  schema", "name: own}\n  schema")
+    made = Lake(EmbeddedLake(folder), session="one", embedded=True)
+    made.catalog.create_namespace("bronze")
+    made.catalog.create_table("bronze.kept", ROW)
+    try:
+        found = made.ingest(own.replace("{name: orders}\nspec", "{name: own}\nspec"))
+        assert found.table == "bronze.own"
+        found.wait_for(found.produce([{"id": 1}]))
+        made.end_of_test()
+        assert found.rows() == [{"id": 1, "customer": None}], "until the end of the session"
+    finally:
+        made.close()
+    again = Lake(EmbeddedLake(folder), session="two", embedded=True)
+    try:
+        assert again.catalog.list_tables("bronze") == [("bronze", "kept")]
+        assert again.ingest(own, timeout_s=20).table == "bronze.own"
+    finally:
+        again.close()
+
+
+def test_what_a_namespace_has_is_dropped_though_the_topics_cannot_be(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(lake.backend, EmbeddedLake)
+    broken = [True]
+    delete = lake.backend.topics.delete
+
+    def refuses(topic: str) -> None:
+        if broken and topic.endswith(".one"):
+            raise UnavailableError("Kafka does not answer")
+        delete(topic)
+
+    monkeypatch.setattr(lake.backend.topics, "delete", refuses)
+    block = lake.namespace("torn")
+    namespace = block.__enter__()
+    lake.catalog.create_table(namespace.table("daily"), ROW)
+    for topic in ("two", "one", "three"):
+        namespace.produce(topic, ["x"])
+    with pytest.raises(UnavailableError):
+        block.__exit__(None, None, None)
+    with pytest.raises(NoSuchNamespaceError):
+        lake.catalog.list_tables(namespace.name)
+    topics = lake.backend.topics.client.topics
+    assert [name for name in topics if name.startswith(namespace.name)] == [f"{namespace}.one"]
+    broken.clear()
+    lake._delete_topics(f"{namespace}.")
+    assert f"{namespace}.one" not in topics, "the end of the session tries again"
+
+
+def test_a_wait_for_another_topic_names_those_that_the_table_has(namespace: Namespace, lake: Lake) -> None:
+    orders = namespace.ingest(SPEC)
+    orders.wait_for(orders.produce([{"id": 1}]))
+    with pytest.raises(WaitError) as found:
+        lake.wait_for("shop.orders", 0, orders.table, timeout_s=0.2)
+    assert f"The table has offsets of topic {orders.topic}." in str(found.value)
+
+
+def test_keys_of_another_stack_are_named(tmp_path: Path) -> None:
+    core = Core(store := FileStore(str(tmp_path / "lake")), WarehouseLayout(base=f"file://{store.root}"))
+    with serving(core, tmp_path / "secrets") as running:
+        values = dict.fromkeys(NAMES, "x") | {
+            "TARN_CATALOG_URI": running.published,
+            "TARN_CATALOG_CREDENTIAL": "cli:old",
+        }
+        with pytest.raises(SetupError) as found:
+            AttachedLake(values, faults=False)
+    assert f"the catalog at {running.published} refuses what TARN_CATALOG_CREDENTIAL" in str(found.value)
+    assert "scripts/tarn env > FILE, gives those of now" in str(found.value)
 
 
 def test_a_wait_that_is_too_long_says_how_far_the_table_is_and_how_its_ingestor_is(

@@ -113,6 +113,7 @@ def test_without_an_engine_the_lake_is_embedded_and_what_needs_a_stack_fails(tmp
             {},
             "--tarn-profile full asks for a stack, and it cannot be started: there is",
         ),
+        ([], {"TARN_HOME": "none"}, "none (TARN_HOME) is not a clone of Tarn: it has no scripts/up"),
         (["--tarn-env=none.sh"], {}, "none.sh cannot be read as the output of scripts/tarn env"),
         (
             [],
@@ -134,6 +135,12 @@ def test_a_lake_that_cannot_be_had_says_why(
     assert "no lake: " in said
     assert says in said
     assert "During handling" not in said
+
+
+def test_options_that_ask_for_different_lakes_are_refused(tmp_path: Path) -> None:
+    code, said = outcome(suite(tmp_path, "--tarn-embedded", "--tarn-profile", "full"))
+    assert code == pytest.ExitCode.USAGE_ERROR, said
+    assert "--tarn-embedded and --tarn-profile ask for different lakes; give one of them" in said
 
 
 def test_a_catalog_that_does_not_answer_is_named(tmp_path: Path) -> None:

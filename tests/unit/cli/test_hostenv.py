@@ -35,6 +35,7 @@ NAMES = {
     "TARN_TRINO_CATALOG",
     "TARN_GATEWAY_URI",
     "TARN_INGEST_URI",
+    "TARN_STREAM_URI",
     "TARN_KAFKA_BOOTSTRAP",
     "TARN_KAFKA_SECURITY_PROTOCOL",
     "TARN_KAFKA_SASL_MECHANISM",
@@ -57,6 +58,7 @@ def settings(**changes) -> Settings:
         "port_trino": 18080,
         "port_gateway": 18090,
         "port_ingest": 18091,
+        "port_stream": 18092,
         "port_jupyter": 18888,
     }
     return Settings(**{**ports, **changes})
@@ -70,6 +72,7 @@ def test_every_address_is_on_loopback_at_the_published_port():
     assert variables["TARN_TRINO_URI"] == "http://127.0.0.1:18080"
     assert variables["TARN_GATEWAY_URI"] == "http://127.0.0.1:18090"
     assert variables["TARN_INGEST_URI"] == "http://127.0.0.1:18091"
+    assert variables["TARN_STREAM_URI"] == "http://127.0.0.1:18092"
     assert variables["TARN_KAFKA_BOOTSTRAP"] == "127.0.0.1:19092"
     login = {name: variables[f"TARN_KAFKA_{name}"] for name in ("SECURITY_PROTOCOL", "SASL_MECHANISM")}
     assert login == {"SECURITY_PROTOCOL": "SASL_PLAINTEXT", "SASL_MECHANISM": "SCRAM-SHA-512"}

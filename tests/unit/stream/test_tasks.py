@@ -238,6 +238,22 @@ def test_messages_that_are_gone_from_the_log_are_passed() -> None:
     asyncio.run(run())
 
 
+def test_messages_that_go_from_the_log_while_it_reads_are_known_to_be_gone() -> None:
+    async def run() -> None:
+        kafka, started = Kafka([1, 2, 3, 4]), list[int]()
+        tasks = tasks_of(kafka)
+        await tasks.assigned([PLACE])
+        await play(tasks, kafka, 0, 1)
+        step = tasks.steps()[PLACE]
+        assert isinstance(step, Sum)
+        step.start_at = started.append  # type: ignore[method-assign]
+        kafka.values[1:3], kafka.first = [None, None], 3
+        await play(tasks, kafka, 3, 4)
+        assert (started, kafka.sums()) == ([3], [1, 5])
+
+    asyncio.run(run())
+
+
 def test_a_message_that_kafka_does_not_take_ends_it_and_no_state_is_stored() -> None:
     async def run() -> None:
         kafka = Kafka([1] * 5)

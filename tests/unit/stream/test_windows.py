@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
@@ -27,6 +27,7 @@ from tarn_demo.stream.merge import Complete, Merge
 from tarn_demo.stream.names import read_names
 from tarn_demo.stream.rows import Rows
 from tarn_demo.stream.steps import MergeStep, Outgoing, Step, WindowsStep, read_state, state_message
+from tarn_demo.stream.view import View
 from tarn_demo.stream.windows import PartitionWindows, Rules
 from tests.support import windows_oracle as oracle
 
@@ -193,7 +194,7 @@ def logs(draw: st.DrawFn) -> dict[int, list[bytes]]:
         kinds = draw(st.lists(st.sampled_from(oracle.KINDS), max_size=6))
         for kind in kinds:
             delay = draw(st.one_of(st.none(), st.integers(-30, 300)))
-            minute = draw(st.integers(-120, 4_000))
+            minute = draw(st.integers(-120, 4_500))
             log[flight % 2].append(event(flight, kind, minute, route=route, delay=delay))
     return {p: draw(st.permutations(values)) for p, values in log.items()}
 
@@ -286,6 +287,49 @@ def test_a_merge_that_begins_in_the_middle_sends_whole_windows_only() -> None:
     found, wanted = table(sent), oracle.expected(log, CUTS[0]).rows
     assert 0 < len(found) < len(wanted)
     assert oracle.differences(found, wanted[wanted["window_start"] >= found["window_start"].min()]) == []
+
+
+def whole(log: oracle.Log, lost: Mapping[int, tuple[int, int]]) -> list[Outgoing]:
+    """What is sent if the messages of a partition from one offset to another are gone."""
+    windows, merge = steps(rules_of(CUTS[0]), len(log))
+    sent: list[Outgoing] = []
+    parts = 0
+    for partition, values in log.items():
+        first, end = lost.get(partition, (0, 0))
+        for offset, value in enumerate(values):
+            if first <= offset < end:
+                continue
+            if offset == end > 0:
+                windows[partition] = restored(rules_of(CUTS[0]), len(log), windows[partition])  # type: ignore[assignment]
+                windows[partition].start_at(offset)
+            for part in windows[partition].take(offset, value):
+                sent += merge.take(parts, part.value)
+                parts += 1
+    return sent
+
+
+@pytest.mark.parametrize("first", [0, 500], ids=["of the beginning", "of the middle"])
+def test_messages_that_are_gone_make_no_wrong_window(first: int) -> None:
+    """Windows that may lack them are not sent; the others are, with all alerts but for the first window."""
+    log = flights(7_000)
+    wanted = oracle.expected(log, CUTS[0]).rows
+    found = table(whole(log, {1: (first, first + 900), 2: (first, first + 300)}))
+    later = wanted[wanted["window_start"] > wanted["window_start"].max() - pd.Timedelta(hours=24)]
+    assert len(later) > 300
+    assert set(later["window_start"]) <= set(found["window_start"])
+    there = wanted["window_start"].isin(found["window_start"])
+    assert oracle.differences(found, wanted[there]) == []
+    assert not there.all()
+
+
+def test_a_window_that_lacks_messages_is_not_shown_as_one_that_has_no_flights() -> None:
+    windows = one_partition(event(1, "scheduled", 0))
+    windows.lose_until(5)
+    windows.add(5, event(1, "departed", 5))
+    message = partials.running_message(IDENTITY, 0, rules_of(CUTS[0]), windows)
+    said = partials.read(message, IDENTITY)
+    assert isinstance(said, partials.Running)
+    assert said.windows == {}
 
 
 # -- single rules --------------------------------------------------------------------------------------------
@@ -398,11 +442,39 @@ def test_a_flight_is_forgotten_after_two_days_and_its_events_are_late() -> None:
         event(1, "departed", 0).replace(b"2013-01-01T12:00:00Z", b"yesterday", 1),
         event(1, "scheduled", 0).replace(b'"EWR"', b"null"),
         event(1, "scheduled", 0).replace(b'"event_id": ', b'"id": '),
+        event(1, "departed", 72 * 60 + 1),
+        event(1, "departed", -72 * 60 - 1),
+        event(1, "departed", 0).replace(b"2013-01-01", b"9999-12-31"),
+        event(1, "departed", 0).replace(b"2013-01-01", b"0001-01-01"),
+        event(1, "scheduled", 0, route=f"{'E' * 17}-ATL"),
+        event(1, "departed", 0).replace(b'"UA"', b'"UAUAUAUAUAUAUAUAUA"'),
+        event(1, "departed", 0).replace(b'"UA"', b'""'),
     ],
 )
 def test_a_message_that_is_no_event_is_refused_and_moves_nothing(value: bytes | None) -> None:
     windows = one_partition(value)
     assert (windows.counters.refused, windows.watermark_ms, windows.next_offset) == (1, None, 1)
+
+
+@pytest.mark.parametrize("year", [b"1900", b"2199"])
+def test_any_event_that_is_taken_can_be_told(year: bytes) -> None:
+    """Else one message would end the service again and again: its window has a start and an end."""
+    rules = Rules.of(window_s=86_400, hop_s=86_400, lateness_s=43_200)
+    step, merge = steps(rules, 1)
+    days = [f"{year.decode()}-{day}".encode() for day in ("01-01", "01-05", "12-28", "12-31")]
+    values = [
+        event(n, kind, 0).replace(b"2013-01-01", day)
+        for n, day in enumerate(days)
+        for kind in ("scheduled", "departed")
+    ]
+    parts = [part for offset, value in enumerate(values) for part in step[0].take(offset, value)]
+    sent = [row for n, part in enumerate(parts) for row in merge.take(n, part.value)]
+    assert len(table(sent)) == 3
+    view = View(rules, 1, {})
+    said = partials.read(partials.running_message(IDENTITY, 0, rules, step[0].windows), IDENTITY)
+    assert said is not None
+    view.heard(said)
+    assert view.windows()["routes"][0]["windowEnd"] > "1900"
 
 
 def test_an_alert_is_sent_when_a_route_passes_the_limit_and_again_after_it_was_below() -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tarn_testkit import started
 from tarn_testkit.environment import parse_exports
 from tarn_testkit.errors import SetupError
-from tarn_testkit.started import SharedStack, free_ports
+from tarn_testkit.started import UP_S, SharedStack, free_ports
 
 SCRIPT = """#!/bin/sh
 name=$(basename "$0") home=$(dirname "$0")/..
@@ -106,6 +111,57 @@ def test_one_without_its_values_is_removed(clone: Path, session: Path) -> None:
     with pytest.raises(SetupError, match=r"scripts/tarn of .* failed with exit code 7"):
         SharedStack(session, "tarn-kit-x").get(clone, "small")
     assert [call.split()[0] for call in calls(clone)][:3] == ["up", "tarn", "down"]
+
+
+def test_one_that_is_interrupted_is_ended_with_all_that_it_started_and_removed(
+    clone: Path, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the middle of scripts/up: what goes on there would start containers after the removal."""
+    (clone / "scripts" / "up").write_text(
+        f"#!/bin/sh\n(sleep 2; echo late >> {clone}/calls) &\necho up >> {clone}/calls\nwait\n"
+    )
+    real = subprocess.Popen.communicate
+
+    def interrupted(child: Any, *args: Any, timeout: float | None = None, **kwargs: Any) -> Any:
+        if child.args[0].endswith("/up") and timeout == UP_S:
+            while not (clone / "calls").exists():
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        return real(child, *args, timeout=timeout, **kwargs)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        SharedStack(session, "tarn-kit-x").get(clone, "small")
+    time.sleep(2.5)
+    assert [call.split()[0] for call in calls(clone)] == ["up", "down", "docker", "docker"]
+
+
+def test_one_whose_process_was_killed_meanwhile_is_removed_at_the_end_of_the_session(
+    clone: Path, session: Path
+) -> None:
+    """As a process of pytest-xdist is, that starts the stack for all when Ctrl-C is pressed."""
+    (clone / "scripts" / "up").write_text(f"#!/bin/sh\necho up >> {clone}/calls\nkill -9 $PPID\n")
+    code = "import sys; from pathlib import Path; from tarn_testkit.started import SharedStack; "
+    code += "SharedStack(Path(sys.argv[1]), 'tarn-kit-x').get(Path(sys.argv[2]), 'small')"
+    died = subprocess.run([sys.executable, "-c", code, str(session), str(clone)], check=False, timeout=60)
+    assert died.returncode == -signal.SIGKILL
+    SharedStack(session, "tarn-kit-x").remove()
+    found = calls(clone)
+    assert [call.split()[0] for call in found] == ["up", "down", "docker", "docker"]
+    assert "project=tarn-kit-x" in found[1]
+    assert not session.exists()
+
+
+def test_one_that_cannot_be_removed_says_how_to(clone: Path, session: Path) -> None:
+    (clone / "fail-up").touch()
+    (clone / "fail-down").touch()
+    with pytest.raises(SetupError, match="scripts/up of"):
+        SharedStack(session, "tarn-kit-x").get(clone, "small")
+    with pytest.raises(SetupError) as found:
+        SharedStack(session, "tarn-kit-x").remove()
+    command = f"COMPOSE_PROJECT_NAME=tarn-kit-x {clone}/scripts/down --purge --yes"
+    assert str(found.value).endswith(f"The stack is still there; to remove it: {command}")
+    assert not session.exists(), "keys of the lake are in it"
 
 
 def test_a_session_that_started_nothing_removes_nothing(clone: Path, session: Path) -> None:

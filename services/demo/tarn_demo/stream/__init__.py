@@ -11,7 +11,8 @@
 - names: airports by code
 - steps: the two functions that make the results, with their states as records
 - tasks: runs the steps of the partitions of this process, from stored states on
+- progress: whether the partitions of this process go on
 - settings, kafka_topics, kafka_reads, faust_app, web, service: the process
 
-All but the last two lines is pure: no Kafka, no clock.
+All but tasks and the last line is pure: no Kafka, no clock.
 """

@@ -52,6 +52,7 @@ def make_app(
         broker_heartbeat_interval=3.0,
         broker_request_timeout=40.0,
         producer_request_timeout=SEND_WAIT_S,
+        producer_compression_type="gzip",
         consumer_auto_offset_reset="earliest",
         topic_allow_declare=False,
         topic_disable_leader=True,

@@ -122,11 +122,11 @@ class Reader:
         found = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=RECORDS_MAX)
         return [record for records in found.values() for record in records]
 
-    async def ends(self, topic: str, partitions: int) -> dict[int, int]:
-        """Per partition the offset that the next message will get: a request that needs an answer.
+    async def ends(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """By topic and partition the offset that the next message will get: a request that needs an answer.
 
         Raises:
             KafkaError: Kafka does not answer.
         """
-        places = [TopicPartition(topic, partition) for partition in range(partitions)]
-        return {at.partition: int(end) for at, end in (await self._consumer.end_offsets(places)).items()}
+        wanted = [TopicPartition(*place) for place in places]
+        return {tuple(at): int(end) for at, end in (await self._consumer.end_offsets(wanted)).items()}

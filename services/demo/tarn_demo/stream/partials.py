@@ -52,7 +52,8 @@ class Running:
         partition: the partition of flight-events.
         watermark_ms: its watermark.
         counters: its counters.
-        windows: start to sums: the oldest window that ends after the watermark, and the one before.
+        windows: start to sums: the oldest window that ends after the watermark, and the one before, but for
+            those that lack messages which are gone.
     """
 
     partition: int
@@ -85,7 +86,8 @@ def running_message(identity: str, partition: int, rules: Rules, windows: Partit
     """The message of what runs in a partition; None before its first event."""
     if windows.watermark_ms is None:
         return None
-    start = rules.first_running(windows.watermark_ms)
+    start, whole_from_ms = rules.first_running(windows.watermark_ms), windows.whole_from_ms
+    shown = [one for one in (start - rules.hop_ms, start) if whole_from_ms is None or one >= whole_from_ms]
     return orjson.dumps(
         {
             "type": RUNNING,
@@ -93,7 +95,7 @@ def running_message(identity: str, partition: int, rules: Rules, windows: Partit
             "partition": partition,
             "watermark": windows.watermark_ms,
             "counters": windows.counters.as_dict(),
-            "windows": [[one, routes_to_data(windows.window(one))] for one in (start - rules.hop_ms, start)],
+            "windows": [[one, routes_to_data(windows.window(one))] for one in shown],
         }
     )
 

@@ -10,10 +10,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import structlog
+from faust.exceptions import ProducerSendError
 from faust.types import TP
 
 from tarn.adapters.connections import Visitors, door
@@ -28,6 +29,7 @@ from tarn_demo.stream.kafka_reads import KafkaError, Reader
 from tarn_demo.stream.kafka_topics import Source, prepare
 from tarn_demo.stream.merge import Merge
 from tarn_demo.stream.names import read_names
+from tarn_demo.stream.progress import SILENT_S_MAX, Progress
 from tarn_demo.stream.rows import Rows
 from tarn_demo.stream.settings import Settings
 from tarn_demo.stream.steps import MergeStep, Outgoing, Step, WindowsStep
@@ -39,11 +41,8 @@ from tarn_demo.stream.windows import PartitionWindows
 
 PREPARE_WAIT_S_MAX = 10.0
 LOOK_EVERY_S = 5.0
-SILENT_S_MAX = 15.0
-STANDING_S_MAX = 60.0
 STANDING_TIMES_MAX = 3
 """After so many times as long as makes it unhealthy, the process ends and begins again."""
-ASSIGNED_WITHIN_S = 90.0
 STOP_WAIT_S = 8.0
 HEAD_BYTES_MAX = 16 << 10
 REQUEST_WAIT_S = 5.0
@@ -76,9 +75,7 @@ class Service:
         self._names = names
         self._view = View(self._rules, 1, names)
         self._waits_for: str | None = "the service starts"
-        self._answered_s = time.monotonic()
-        self._started_s = time.monotonic()
-        self._behind: dict[Place, tuple[int, float]] = {}
+        self._progress = Progress(time.monotonic())
         self._tasks: Tasks | None = None
         self._failure: asyncio.Future[BaseException] | None = None
         self._told: dict[int, int] = {}
@@ -91,36 +88,7 @@ class Service:
         """What keeps the service from working, one sentence each."""
         if self._waits_for is not None:
             return [self._waits_for]
-        now_s, found = time.monotonic(), []
-        if now_s - self._answered_s > SILENT_S_MAX:
-            found.append(f"Kafka has not answered for {now_s - self._answered_s:.0f} s")
-        return [*found, *self._standing(1)]
-
-    def _standing(self, times: int) -> list[str]:
-        """What does not go on although Kafka answers.
-
-        Args:
-            times: how many times as long as usual it has stood.
-        """
-        assert self._tasks is not None
-        now_s = time.monotonic()
-        waits_s = now_s - self._started_s
-        if not self._tasks.assignments and waits_s > ASSIGNED_WITHIN_S * times:
-            return [f"no partitions were assigned within {waits_s:.0f} s"]
-        return [
-            f"{place.topic}, partition {place.partition}: stands at offset {at} for {now_s - since_s:.0f} s"
-            for place, (at, since_s) in self._behind.items()
-            if now_s - since_s > STANDING_S_MAX * times
-        ]
-
-    def _note_ends(self, ends: Mapping[int, int]) -> None:
-        """Note which partitions are behind their log, and since when at the same offset."""
-        assert self._tasks is not None
-        now_s, before, self._behind = time.monotonic(), self._behind, {}
-        for place, at in self._tasks.positions().items():
-            if place.topic == EVENTS and at < ends.get(place.partition, 0):
-                known = before.get(place)
-                self._behind[place] = known if known is not None and known[0] == at else (at, now_s)
+        return self._progress.faults(time.monotonic())
 
     async def run(self, stop: asyncio.Event) -> int:
         """Work until asked to stop; returns the exit code."""
@@ -158,7 +126,9 @@ class Service:
             asyncio.create_task(self._follow(follower, source)),
             asyncio.create_task(self._look(follower, source)),
         ]
-        self._waits_for, self._started_s = None, time.monotonic()
+        for one in beside:
+            one.add_done_callback(self._ended)
+        self._waits_for, self._progress = None, Progress(time.monotonic())
         log.info("stream starts", identity=source.identity, partitions=source.partitions)
         try:
             return await self._until_stopped(app, tasks, stop)
@@ -188,7 +158,7 @@ class Service:
             say("stream cannot go on", error=type(reason).__name__, reason=str(reason)[:500])
             return exit_codes.exit_code(reason) if isinstance(reason, TarnError) else exit_codes.UNAVAILABLE
         log.info("stream stops")
-        with contextlib.suppress(TimeoutError, KafkaError):
+        with contextlib.suppress(TimeoutError, KafkaError, UnavailableError):
             await asyncio.wait_for(tasks.revoked(), STOP_WAIT_S / 2)
             await asyncio.wait_for(app.stop(), STOP_WAIT_S / 2)
         return exit_codes.OK
@@ -234,6 +204,11 @@ class Service:
         if self._failure is not None and not self._failure.done():
             self._failure.set_result(reason)
 
+    def _ended(self, beside: asyncio.Task[None]) -> None:
+        """Without its view, or without a look at its health, the service must not go on."""
+        if not beside.cancelled() and (reason := beside.exception()) is not None:
+            self._failed(reason)
+
     async def _tell(self, source: Source, kafka: _Kafka) -> None:
         """Publish what runs in the partitions of this process, unless nothing changed."""
         if self._tasks is None or (self._failure is not None and self._failure.done()):
@@ -246,7 +221,8 @@ class Service:
             if message is not None:
                 self._told[step.partition] = step.next_offset
                 key = f"{source.identity}/{step.partition}/running".encode()
-                await kafka.send(Outgoing(PARTIALS, key, message))
+                sent = await kafka.send(Outgoing(PARTIALS, key, message))
+                sent.add_done_callback(_unwatched)
 
     async def _follow(self, reader: Reader, source: Source) -> None:
         """Show what the workers say, this one and others."""
@@ -271,15 +247,19 @@ class Service:
                 await asyncio.sleep(1.0)
 
     async def _look(self, reader: Reader, source: Source) -> None:
-        """Ask Kafka for the ends of the topic, every few seconds: health depends on true answers.
+        """Ask Kafka for the ends of the topics, every few seconds: health depends on true answers.
 
         Whoever stands still while it answers ends: a reader that hangs is in threads of libraries.
         """
+        places = [Place(PARTIALS, 0), *(Place(EVENTS, partition) for partition in range(source.partitions))]
         while True:
+            assert self._tasks is not None
             with contextlib.suppress(KafkaError, TimeoutError):
-                self._note_ends(await asyncio.wait_for(reader.ends(EVENTS, source.partitions), SILENT_S_MAX))
-                self._answered_s = time.monotonic()
-                for one in self._standing(STANDING_TIMES_MAX):
+                found = await asyncio.wait_for(reader.ends(places), SILENT_S_MAX)
+                ends = {Place(*at): end for at, end in found.items()}
+                now_s, assigned = time.monotonic(), self._tasks.assignments > 0
+                self._progress.saw(now_s, self._tasks.positions(), ends, assigned=assigned)
+                for one in self._progress.standing(now_s, times=STANDING_TIMES_MAX):
                     self._failed(UnavailableError(f"{one}; the service starts again"))
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -291,10 +271,13 @@ class _Kafka:
         self._reader = reader
         self.app: Any = None
 
-    async def send(self, message: Outgoing, partition: int = 0) -> Awaitable[Any]:
-        sent: Awaitable[Any] = await self.app.producer.send(
-            message.topic, message.key, message.value, partition, None, None
-        )
+    async def send(self, message: Outgoing, partition: int = 0) -> asyncio.Future[Any]:
+        try:
+            sent: asyncio.Future[Any] = await self.app.producer.send(
+                message.topic, message.key, message.value, partition, None, None
+            )
+        except ProducerSendError as e:
+            raise UnavailableError(f"could not send to topic {message.topic}: {e}; is Kafka running?") from e
         return sent
 
     async def seek(self, place: Place, offset: int) -> None:
@@ -308,6 +291,12 @@ class _Kafka:
 
     async def first_from(self, topic: str, partition: int, offset: int) -> int:
         return await self._reader.first_from(topic, partition, offset)
+
+
+def _unwatched(sent: asyncio.Future[Any]) -> None:
+    """What runs is for people: a message of it that is lost is followed by the next, a second later."""
+    if not sent.cancelled():
+        sent.exception()
 
 
 async def serve(settings: Settings) -> int:
@@ -355,12 +344,18 @@ def main(arguments: list[str]) -> int:
         for name in LIBRARIES:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
-        code = asyncio.run(serve(settings))
+        asyncio.run(_until_it_ends(settings))
     except TarnError as e:
         configure("info", service="stream")
         log.error("stream cannot start", error=type(e).__name__, message=e.message)
         return exit_codes.exit_code(e)
+    return exit_codes.OK
+
+
+async def _until_it_ends(settings: Settings) -> NoReturn:
+    """Serve, and end the process from within the loop: what Faust left in it could keep it open."""
+    code = await serve(settings)
     logging.shutdown()
     sys.stdout.flush()
-    # Faust's threads must not keep the process alive; every state they can leave is safe.
+    # Threads of libraries must not keep the process alive either; every state they can leave is safe.
     os._exit(code)

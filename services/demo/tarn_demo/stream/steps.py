@@ -38,7 +38,7 @@ class Step(Protocol):
         """The offset of the message that it takes next."""
 
     def start_at(self, offset: int) -> None:
-        """Take the message of this offset next."""
+        """Take the message of this offset next; those before it that were not taken are gone from the log."""
 
     def take(self, offset: int, value: bytes | None) -> Iterator[Outgoing]:
         """Take the next message; yields what follows from it."""
@@ -68,7 +68,8 @@ class WindowsStep:
 
     def start_at(self, offset: int) -> None:
         """See `Step`."""
-        self.windows.next_offset = offset
+        if offset > self.windows.next_offset:
+            self.windows.lose_until(offset)
 
     def take(self, offset: int, value: bytes | None) -> Iterator[Outgoing]:
         """See `Step`."""

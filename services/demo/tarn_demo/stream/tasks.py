@@ -25,6 +25,7 @@ SEEK_WAIT_S = 5.0
 SEEKS_MAX = 5
 PENDING_MAX = 1_000
 """Messages that are sent and not acknowledged yet."""
+GONE = "messages are gone that were not read"
 
 log = structlog.get_logger()
 
@@ -181,12 +182,16 @@ class Tasks:
             if not task.seeks or self._monotonic() - task.sought_s > SEEK_WAIT_S:
                 await self._seek(place, task)
             return False
+        first, _ = await self._kafka.bounds(*place)
+        gone = first > wanted
+        if gone:
+            task.step.start_at(offset)
         log.warning(
-            "the log holds no messages here",
+            GONE if gone else "the log holds no messages here",
             topic=place.topic,
             partition=place.partition,
-            first=wanted,
-            next=offset,
+            next=wanted,
+            first=offset,
         )
         return True
 
@@ -216,7 +221,7 @@ class Tasks:
         if state is not None and step.next_offset <= end:
             if step.next_offset < first:
                 log.warning(
-                    "messages are gone that were not read",
+                    GONE,
                     topic=place.topic,
                     partition=place.partition,
                     next=step.next_offset,
@@ -233,6 +238,10 @@ class Tasks:
                 end=end,
             )
         step = self._make(place, None)
+        if first > step.next_offset:
+            log.warning(
+                GONE, topic=place.topic, partition=place.partition, next=step.next_offset, first=first
+            )
         step.start_at(first)
         return step
 

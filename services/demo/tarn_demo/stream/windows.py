@@ -9,6 +9,8 @@ The rules (docs/stream.md has them for readers):
 - An event counts once, however often it was sent.
 - A window closes when the watermark is `lateness_ms` past its end. It never changes after that.
 - A flight is forgotten `MEMORY_MS` after the hour of its departure; events of forgotten flights are late.
+- After messages that are gone from the log, windows are reported again from the first one that they cannot
+  have been about: it begins `GONE_MS` after the next event.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ from tarn_demo.stream.flight_event import FlightEvent, Kind, parse
 HOUR_MS = 3_600_000
 MEMORY_MS = 48 * HOUR_MS
 """Longer than from the scheduled hour of any flight of the data to its arrival, and `LATENESS_S_MAX` more."""
+GONE_MS = 2 * MEMORY_MS
+"""The next event may be late itself, and flights whose schedule is gone fly on as long as others."""
 WINDOW_S_MIN, WINDOW_S_MAX = 60, 86_400
 LATENESS_S_MAX = 43_200
 WINDOWS_PER_EVENT_MAX = 96
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 Route = tuple[str, str]
 """Origin and destination."""
@@ -175,6 +179,14 @@ class PartitionWindows:
         self._flights: dict[str, _Flight] = {}
         self._windows: dict[int, dict[Route, Sums]] = {}
         self._reported_ms: int | None = None
+        self._gone = False
+        self.whole_from_ms: int | None = None
+        """Windows that begin earlier may lack messages that are gone, and are not reported; None: none."""
+
+    def lose_until(self, offset: int) -> None:
+        """Take the message of this offset next, although messages before it were never taken."""
+        assert offset > self.next_offset
+        self.next_offset, self._gone = offset, True
 
     def add(self, offset: int, value: bytes | None) -> list[Closed]:
         """Take the next message; returns the windows that it closes, oldest first.
@@ -200,6 +212,9 @@ class PartitionWindows:
     def _advance(self, time_ms: int) -> list[Closed]:
         """Move the watermark to an event's time, if that is newer; returns what closes."""
         before_ms = self.watermark_ms
+        if self._gone:
+            self._gone = False
+            self.whole_from_ms = GONE_MS + (time_ms if before_ms is None else max(time_ms, before_ms))
         if before_ms is not None and time_ms <= before_ms:
             return []
         self.watermark_ms = time_ms
@@ -215,7 +230,13 @@ class PartitionWindows:
             starts.append(until - self._rules.hop_ms)  # no events, but all must know that it is closed
         closed = []
         for start in starts:
-            closed.append(Closed(start, self._reported_ms, self._windows.pop(start, {})))
+            routes = self._windows.pop(start, {})
+            if self.whole_from_ms is not None:
+                if start < self.whole_from_ms:
+                    continue
+                # It follows no window that was reported: so the merge notices that some are missing.
+                self.whole_from_ms, self._reported_ms = None, start - self._rules.hop_ms
+            closed.append(Closed(start, self._reported_ms, routes))
             self._reported_ms = start
         return closed
 
@@ -278,6 +299,8 @@ class PartitionWindows:
             "next": self.next_offset,
             "watermark": self.watermark_ms,
             "reported": self._reported_ms,
+            "gone": self._gone,
+            "whole_from": self.whole_from_ms,
             "counters": self.counters.as_dict(),
             "flights": {
                 name: [
@@ -303,6 +326,7 @@ class PartitionWindows:
                 raise ValueError(f"version {data['version']!r}")
             found.next_offset, found.watermark_ms = int(data["next"]), data["watermark"]
             found._reported_ms, found.counters = data["reported"], Counters(**data["counters"])
+            found._gone, found.whole_from_ms = data["gone"], data["whole_from"]
             for name, (hour_ms, route, seen) in data["flights"].items():
                 flight = _Flight(hour_ms, None if route is None else (route[0], route[1]))
                 for kind, time_ms, delay, counted in seen:

@@ -1,0 +1,71 @@
+"""Health of the service stream: who stands still is named, whichever topic he reads."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tarn_demo.stream.progress import ASSIGNED_WITHIN_S, SILENT_S_MAX, STANDING_S_MAX, Progress
+from tarn_demo.stream.service import Service
+from tarn_demo.stream.settings import Settings
+from tarn_demo.stream.tasks import Place
+from tarn_demo.stream.topics import EVENTS, PARTIALS
+
+EVENT, PART = Place(EVENTS, 1), Place(PARTIALS, 0)
+
+
+def seen(progress: Progress, now_s: float, positions: dict[Place, int], ends: dict[Place, int]) -> list[str]:
+    progress.saw(now_s, positions, ends, assigned=True)
+    return progress.faults(now_s)
+
+
+@pytest.mark.parametrize("place", [EVENT, PART], ids=["a partition of events", "the merge"])
+def test_who_stands_while_the_log_goes_on_is_named(place: Place) -> None:
+    progress = Progress(0.0)
+    assert seen(progress, 1.0, {place: 5}, {place: 9}) == []
+    assert seen(progress, 1.0 + STANDING_S_MAX, {place: 5}, {place: 20}) == []
+    (said,) = seen(progress, 2.0 + STANDING_S_MAX, {place: 5}, {place: 20})
+    assert said == f"{place.topic}, partition {place.partition}: stands at offset 5 for 61 s"
+    assert progress.standing(2.0 + STANDING_S_MAX, times=3) == []
+    assert seen(progress, 3.0 + STANDING_S_MAX, {place: 6}, {place: 20}) == [], "it went on"
+
+
+def test_who_has_read_all_may_stand_for_ever() -> None:
+    progress = Progress(0.0)
+    for now_s in (1.0, 1_000.0):
+        assert seen(progress, now_s, {EVENT: 9, PART: 3}, {EVENT: 9, PART: 3, Place(EVENTS, 7): 50}) == []
+
+
+def test_silence_and_a_group_that_gives_nothing_are_named() -> None:
+    progress = Progress(0.0)
+    assert progress.faults(SILENT_S_MAX) == []
+    assert progress.faults(SILENT_S_MAX + 1) == ["Kafka has not answered for 16 s"]
+    progress.saw(ASSIGNED_WITHIN_S + 1, {}, {}, assigned=False)
+    assert progress.faults(ASSIGNED_WITHIN_S + 1) == ["no partitions were assigned within 91 s"]
+    progress.saw(ASSIGNED_WITHIN_S + 2, {}, {}, assigned=True)
+    assert progress.faults(ASSIGNED_WITHIN_S + 2) == []
+
+
+def test_the_service_does_not_go_on_without_what_follows_beside_its_steps() -> None:
+    async def breaks() -> None:
+        raise ZeroDivisionError
+
+    async def waits() -> None:
+        await asyncio.sleep(60)
+
+    async def run() -> tuple[bool, BaseException]:
+        service = Service(Settings(kafka_bootstrap="none:1"), {})
+        service._failure = asyncio.get_running_loop().create_future()
+        stopped = asyncio.create_task(waits())
+        stopped.add_done_callback(service._ended)
+        await asyncio.sleep(0)
+        stopped.cancel()
+        await asyncio.gather(stopped, return_exceptions=True)
+        quiet = not service._failure.done()
+        asyncio.create_task(breaks()).add_done_callback(service._ended)
+        return quiet, await asyncio.wait_for(service._failure, 5)
+
+    quiet, reason = asyncio.run(run())
+    assert quiet, "one that is asked to stop is no failure"
+    assert isinstance(reason, ZeroDivisionError)
