@@ -7,8 +7,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -494,3 +496,106 @@ def test_a_stream_that_does_not_answer_is_said_quietly(page: Page) -> None:
         asked = [address for address in page.requests if address.startswith(nobody)]
         assert len(asked) == 2, "once, and then not for half a minute"
         page.console.clear()
+
+
+def test_something_else_in_the_streams_place_is_said_quietly_too(page: Page) -> None:
+    at = [""]
+    answers: dict[str, Any] = {"/v1/windows": {"status": "starting"}, "/v1/alerts": {}}
+    with a_stream(answers, lambda: at[0]) as stream, shown(stream_url=stream) as lake:
+        at[0] = lake.url.rstrip("/")
+        ready(page, lake.url)
+        page.until("document.querySelector('.windows-card').innerText.includes('no windows, but something')")
+        lake.commit(3)
+        page.until(f"({CELLS})('tables').some((row) => row[1] === '3')", timeout_s=10)
+        assert page.text("#state") == "Healthy"
+
+
+def test_a_defect_of_the_page_is_said_and_does_not_stop_it(page: Page) -> None:
+    with shown() as lake:
+        ready(page, lake.url)
+        page.run("(() => { window.kept = document.querySelector('#version'); window.kept.remove(); })()")
+        page.until("document.querySelector('#state').innerText === 'Defect'")
+        assert "load the page again" in page.text("#notice")
+        assert page.console
+        page.run("document.querySelector('footer p').prepend(window.kept)")
+        page.until("document.querySelector('#state').innerText === 'Healthy'", timeout_s=10)
+        page.console.clear()
+
+
+def test_the_skip_link_keeps_the_view(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(1)
+        page.open(f"{lake.url}#/tables/{TABLE}")
+        page.until("document.querySelector('#columns tbody tr')")
+        page.run("document.querySelector('.skip').focus()")
+        page.press("Enter")
+        page.until("document.activeElement.id === 'main'")
+        assert page.run("location.hash") == f"#/tables/{TABLE}"
+        assert TABLE in page.text("#subject")
+
+
+def test_a_table_that_changes_keeps_the_focus_of_its_reader(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(1)
+        page.open(f"{lake.url}#/tables/{TABLE}")
+        page.until("document.querySelector('#columns tbody tr')")
+        before = page.run("document.querySelector('.objects-card dd:nth-of-type(1)').innerText")
+        lists = "document.querySelector('.objects-card').innerText"
+        page.run("document.querySelector('#columns').parentElement.focus()")
+        found = page.run(lists)
+        lake.commit(1)
+        page.until(f"{lists} !== {json.dumps(found)}", timeout_s=15)
+        assert page.run("document.activeElement === document.querySelector('#columns').parentElement")
+        assert page.run("document.querySelector('.objects-card dd:nth-of-type(1)').innerText") == before
+
+
+def test_a_table_with_many_commits_is_looked_into_every_few_seconds_only(page: Page) -> None:
+    """The page asks every two seconds, and a look into a table waits for the catalog and the store."""
+    with shown() as lake:
+        lake.commit(1)
+        page.open(f"{lake.url}#/tables/{TABLE}")
+        page.until("document.querySelector('#columns tbody tr')")
+        begin, figures = len(page.requests), f"{lake.url}v1/tables/{TABLE}"
+        looks = [f"{figures}/{look}" for look in ("snapshots", "files", "metadata")]
+
+        def asked() -> list[str]:
+            return [address.partition("?")[0] for address in page.requests[begin:]]
+
+        while looks[0] not in asked():
+            assert asked().count(figures) < 10, "the history of a table that changes is looked at again"
+            lake.commit(1)
+            page.run("new Promise((done) => setTimeout(done, 400))")
+        page.until("document.querySelector('#columns tbody tr')")
+        assert asked().count(figures) >= 2, "its figures are new at each poll"
+        assert [asked().count(look) for look in looks] == [1, 1, 1]
+
+
+def test_several_deletes_in_one_file_are_all_shown(page: Page) -> None:
+    """A file of deletion vectors is in the manifest once for each data file that it is about."""
+    with shown() as lake:
+        lake.commit(1)
+        ready(page, lake.url)
+        rows = page.run("""(async () => {
+            const { table } = await import('/page/dom.js');
+            const columns = [{ head: 'File', cell: (one) => one.text }];
+            const made = table({ caption: 'c', empty: '-', name: 'n', columns });
+            const texts = () => [...made.node.querySelectorAll('tbody tr')].map((row) => row.textContent);
+            const path = (text) => (text === 'd' ? 'other' : 'puffin');
+            const list = ['a', 'b', 'c', 'd'].map((text) => ({ path: path(text), text }));
+            made.show(list, (one) => one.path);
+            const first = texts();
+            made.show(list.slice(1), (one) => one.path);
+            return [first, texts()];
+        })()""")
+        assert rows == [["a", "b", "c", "d"], ["b", "c", "d"]]
+
+
+def test_times_are_of_the_readers_zone_which_is_named(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(1)
+        page.send("Emulation.setTimezoneOverride", timezoneId="Asia/Kolkata")
+        ready(page, lake.url)
+        (seen,) = lake.lake.registry.commits.last(10).commits
+        at = datetime.fromtimestamp(seen.at_ms / 1_000, ZoneInfo("Asia/Kolkata"))
+        assert cells(page, "commits")[0][0] == f"{at:%H:%M:%S}"
+        assert "Times are those of Asia/" in page.text("footer")
