@@ -7,8 +7,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -494,3 +496,169 @@ def test_a_stream_that_does_not_answer_is_said_quietly(page: Page) -> None:
         asked = [address for address in page.requests if address.startswith(nobody)]
         assert len(asked) == 2, "once, and then not for half a minute"
         page.console.clear()
+
+
+def test_something_else_in_the_streams_place_is_said_quietly_too(page: Page) -> None:
+    at = [""]
+    answers: dict[str, Any] = {"/v1/windows": {"status": "starting"}, "/v1/alerts": {}}
+    with a_stream(answers, lambda: at[0]) as stream, shown(stream_url=stream) as lake:
+        at[0] = lake.url.rstrip("/")
+        ready(page, lake.url)
+        page.until("document.querySelector('.windows-card').innerText.includes('no windows, but something')")
+        lake.commit(3)
+        page.until(f"({CELLS})('tables').some((row) => row[1] === '3')", timeout_s=10)
+        assert page.text("#state") == "Healthy"
+
+
+def test_a_defect_of_the_page_is_said_and_does_not_stop_it(page: Page) -> None:
+    with shown() as lake:
+        ready(page, lake.url)
+        page.run("(() => { window.kept = document.querySelector('#version'); window.kept.remove(); })()")
+        page.until("document.querySelector('#state').innerText === 'Defect'")
+        assert "load the page again" in page.text("#notice")
+        assert page.console
+        page.run("document.querySelector('footer p').prepend(window.kept)")
+        page.until("document.querySelector('#state').innerText === 'Healthy'", timeout_s=10)
+        page.console.clear()
+
+
+def test_the_skip_link_keeps_the_view(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(1)
+        page.open(f"{lake.url}#/tables/{TABLE}")
+        page.until("document.querySelector('#columns tbody tr')")
+        page.run("document.querySelector('.skip').focus()")
+        page.press("Enter")
+        page.until("document.activeElement.id === 'main'")
+        assert page.run("location.hash") == f"#/tables/{TABLE}"
+        assert TABLE in page.text("#subject")
+
+
+def test_a_table_that_changes_keeps_the_focus_of_its_reader(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(1)
+        page.open(f"{lake.url}#/tables/{TABLE}")
+        page.until("document.querySelector('#columns tbody tr')")
+        before = page.run("document.querySelector('.objects-card dd:nth-of-type(1)').innerText")
+        lists = "document.querySelector('.objects-card').innerText"
+        page.run("document.querySelector('#columns').parentElement.focus()")
+        found = page.run(lists)
+        lake.commit(1)
+        page.until(f"{lists} !== {json.dumps(found)}", timeout_s=15)
+        assert page.run("document.activeElement === document.querySelector('#columns').parentElement")
+        assert page.run("document.querySelector('.objects-card dd:nth-of-type(1)').innerText") == before
+
+
+def test_a_table_with_many_commits_is_looked_into_every_few_seconds_only(page: Page) -> None:
+    """The page asks every two seconds, and a look into a table waits for the catalog and the store."""
+    with shown() as lake:
+        lake.commit(1)
+        page.open(f"{lake.url}#/tables/{TABLE}")
+        page.until("document.querySelector('#columns tbody tr')")
+        begin, figures = len(page.requests), f"{lake.url}v1/tables/{TABLE}"
+        looks = [f"{figures}/{look}" for look in ("snapshots", "files", "metadata")]
+
+        def asked() -> list[str]:
+            return [address.partition("?")[0] for address in page.requests[begin:]]
+
+        while looks[0] not in asked():
+            assert asked().count(figures) < 10, "the history of a table that changes is looked at again"
+            lake.commit(1)
+            page.run("new Promise((done) => setTimeout(done, 400))")
+        page.until("document.querySelector('#columns tbody tr')")
+        assert asked().count(figures) >= 2, "its figures are new at each poll"
+        assert [asked().count(look) for look in looks] == [1, 1, 1]
+
+
+def test_several_deletes_in_one_file_are_all_shown(page: Page) -> None:
+    """A file of deletion vectors is in the manifest once for each data file that it is about."""
+    with shown() as lake:
+        lake.commit(1)
+        ready(page, lake.url)
+        rows = page.run("""(async () => {
+            const { table } = await import('/page/dom.js');
+            const columns = [{ head: 'File', cell: (one) => one.text }];
+            const made = table({ caption: 'c', empty: '-', name: 'n', columns });
+            const texts = () => [...made.node.querySelectorAll('tbody tr')].map((row) => row.textContent);
+            const path = (text) => (text === 'd' ? 'other' : 'puffin');
+            const list = ['a', 'b', 'c', 'd'].map((text) => ({ path: path(text), text }));
+            made.show(list, (one) => one.path);
+            const first = texts();
+            made.show(list.slice(1), (one) => one.path);
+            return [first, texts()];
+        })()""")
+        assert rows == [["a", "b", "c", "d"], ["b", "c", "d"]]
+
+
+def test_times_are_of_the_readers_zone_which_is_named(page: Page) -> None:
+    with shown() as lake:
+        lake.commit(1)
+        page.send("Emulation.setTimezoneOverride", timezoneId="Asia/Kolkata")
+        ready(page, lake.url)
+        (seen,) = lake.lake.registry.commits.last(10).commits
+        at = datetime.fromtimestamp(seen.at_ms / 1_000, ZoneInfo("Asia/Kolkata"))
+        assert cells(page, "commits")[0][0] == f"{at:%H:%M:%S}"
+        assert "Times are those of Asia/" in page.text("footer")
+
+
+def test_a_hidden_tab_asks_for_nothing(page: Page) -> None:
+    hide = (
+        "(() => {{ Object.defineProperty(document, 'hidden', {{ value: {}, configurable: true }});"
+        " document.dispatchEvent(new Event('visibilitychange', {{ bubbles: true }})) }})()"
+    )
+    with shown() as lake:
+        ready(page, lake.url)
+        page.run(hide.format("true"))
+        page.run("new Promise((done) => setTimeout(done, 500))")
+        asked = len(page.requests)
+        page.run("new Promise((done) => setTimeout(done, 4500))")
+        assert len(page.requests) == asked
+        lake.commit(6)
+        page.run(hide.format("false"))
+        page.until(f"({CELLS})('tables').some((row) => row[1] === '6')", timeout_s=2)
+
+
+POLLS = 66
+QUICK = (
+    "(() => { const later = setTimeout; window.setTimeout = (f, ms) => later(f, ms === 2000 ? 20 : ms) })()"
+)
+
+
+def test_a_tab_that_stays_open_does_not_grow(page: Page) -> None:
+    """As many polls as in two minutes, with commits and views that come and go: nodes and handlers stay."""
+
+    def weight() -> dict[str, float]:
+        page.send("HeapProfiler.collectGarbage")
+        found = {one["name"]: one["value"] for one in page.send("Performance.getMetrics")["metrics"]}
+        # A commit of the last minute is a mark of three nodes: the mark, its title, and the title's text.
+        marks = page.run("document.querySelectorAll('.strip circle').length")
+        return {
+            "nodes": found["Nodes"] - 3 * marks,
+            "listeners": found["JSEventListeners"],
+            "bytes": found["JSHeapUsedSize"],
+        }
+
+    def polls(lake: Any, count: int) -> None:
+        first = len(page.requests)
+        for look in (f"#/tables/{TABLE}", "#/ingestors/orders", "#/") * 2:
+            page.run(f"location.hash = {json.dumps(look)}")
+            wanted = first + count * 7 / 6
+            while len(page.requests) < wanted:
+                lake.commit(1)
+                page.run("new Promise((done) => setTimeout(done, 100))")
+            first = len(page.requests)
+        page.until("document.querySelectorAll('#tables tbody tr').length === 2")
+
+    page.send("Performance.enable")
+    page.send("Page.addScriptToEvaluateOnNewDocument", source=QUICK)
+    with shown() as lake:
+        ready(page, lake.url)
+        for _ in range(30):  # so that the lists are as long as they are shown
+            lake.commit(1)
+        polls(lake, 36)
+        before = weight()
+        polls(lake, POLLS)
+        after = weight()
+    assert after["listeners"] <= before["listeners"] + 10, (before, after)
+    assert after["nodes"] <= before["nodes"] * 1.1 + 50, (before, after)
+    assert after["bytes"] <= before["bytes"] * 1.25 + 1_000_000, (before, after)

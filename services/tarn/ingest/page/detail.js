@@ -6,6 +6,7 @@ import { h, section, table, write } from "./dom.js";
 import { verdict } from "./overview.js";
 
 const PAGE = 25;
+const RENEW_MS = 5_000;
 
 /** A list that is loaded page by page, and says what is wrong if it cannot be. */
 function paged({ path, key, keyOf, shown, note }) {
@@ -129,7 +130,7 @@ export function tableView(name) {
       ],
     }),
   });
-  const objects = h("div", {}, h("p.empty", {}, "Loading…"));
+  const objects = objectsOf(base);
   const node = h(
     "div.detail",
     {},
@@ -139,11 +140,15 @@ export function tableView(name) {
     section("audit-card", "Audit", auditLine),
     section("history-card", "History", snapshots.node),
     section("files-card", "Files", files.node),
-    section("objects-card", "Objects", objects),
+    section("objects-card", "Objects", objects.node),
   );
-  let head_id = null;
+  let headId;
+  let renewedMs = performance.now();
+  let asking = false;
 
   async function show(lake) {
+    if (asking) return;
+    asking = true;
     try {
       const one = await get(base);
       fault.hidden = true;
@@ -156,15 +161,20 @@ export function tableView(name) {
       write(top.values.metadata, bytes(one.metadataBytes));
       write(top.values.waiting, bytes(one.storage.waitingBytes));
       showAudit(one.audit, lake.nowMs);
-      if (head_id !== null && head_id !== one.snapshotId) {
+      if (headId === undefined) headId = one.snapshotId;
+      // These ask the catalog and the store: not at every commit of a table that has many.
+      if (headId !== one.snapshotId && performance.now() - renewedMs >= RENEW_MS) {
+        headId = one.snapshotId;
+        renewedMs = performance.now();
         snapshots.renew();
         files.renew();
-        loadObjects();
+        objects.load();
       }
-      head_id = one.snapshotId;
     } catch (error) {
       fault.hidden = false;
       write(fault, wrong(error));
+    } finally {
+      asking = false;
     }
   }
 
@@ -184,57 +194,82 @@ export function tableView(name) {
     }
   }
 
-  async function loadObjects() {
+  return { node, show, title: name };
+}
+
+/** The objects that make a table; filled in place, so that focus and scroll position stay. */
+function objectsOf(base) {
+  const columns = table({
+    name: "columns",
+    caption: "Columns of the current schema",
+    empty: "The schema has no column.",
+    columns: [
+      { head: "Column", cell: (one) => one.name },
+      { head: "Type", cell: (one) => h("span.id", {}, one.type) },
+      { head: "Required", cell: (one) => (one.required ? "required" : "optional") },
+      { head: "Id", number: true, cell: (one) => count(one.id) },
+    ],
+  });
+  const manifests = table({
+    name: "manifests",
+    caption: "Manifests of the current snapshot",
+    empty: "The table has no snapshot, so no manifest.",
+    columns: [
+      { head: "Manifest", cell: (one) => h("span.id", {}, one.path) },
+      { head: "Bytes", number: true, cell: (one) => bytes(one.bytes) },
+      { head: "Added by snapshot", cell: (one) => h("span.id", {}, one.addedBy ?? UNKNOWN) },
+    ],
+  });
+  const values = {};
+  const list = h(
+    "dl.facts",
+    {},
+    [
+      "Folder", "Metadata file", "Earlier metadata files", "Manifest list", "Format", "Table id", "Partitioning", "Branches and tags",
+    ].map((term) => {
+      values[term] = h("dd");
+      return h("div", {}, h("dt", {}, term), values[term]);
+    }),
+  );
+  const status = h("p.empty", { role: "status" }, "Loading…");
+  const again = h("button.more", { type: "button", hidden: true, on: { click: load } }, "Try again");
+  const shown = [list, manifests.node, columns.node];
+  const node = h("div", {}, shown, status, again);
+  for (const one of shown) one.hidden = true;
+
+  async function load() {
     let page;
     try {
       page = await get(`${base}/metadata`);
     } catch (error) {
-      const again = h("button.more", { type: "button", on: { click: loadObjects } }, "Try again");
-      objects.replaceChildren(h("p.empty", { role: "status" }, wrong(error)), again);
+      status.hidden = false;
+      write(status, wrong(error));
+      again.hidden = false;
       return;
     }
-    const columns = table({
-      name: "columns",
-      caption: `Columns of the current schema${page.columnsTotal > page.columns.length ? `, the first ${page.columns.length}` : ""}`,
-      empty: "The schema has no column.",
-      columns: [
-        { head: "Column", cell: (one) => one.name },
-        { head: "Type", cell: (one) => h("span.id", {}, one.type) },
-        { head: "Required", cell: (one) => (one.required ? "required" : "optional") },
-        { head: "Id", number: true, cell: (one) => count(one.id) },
-      ],
-    });
+    status.hidden = true;
+    again.hidden = true;
+    for (const one of shown) one.hidden = false;
+    columns.call(`Columns of the current schema${page.columnsTotal > page.columns.length ? `, the first ${page.columns.length}` : ""}`);
     columns.show(page.columns, (one) => one.id);
-    const manifests = table({
-      name: "manifests",
-      caption: `Manifests of the current snapshot: ${count(page.manifestsTotal)}`,
-      empty: "The table has no snapshot, so no manifest.",
-      columns: [
-        { head: "Manifest", cell: (one) => h("span.id", {}, one.path) },
-        { head: "Bytes", number: true, cell: (one) => bytes(one.bytes) },
-        { head: "Added by snapshot", cell: (one) => h("span.id", {}, one.addedBy ?? UNKNOWN) },
-      ],
-    });
+    manifests.call(`Manifests of the current snapshot: ${count(page.manifestsTotal)}`);
     manifests.show(page.manifests.slice(0, PAGE), (one) => one.path);
     const parts = page.partitioning.map((one) => `${one.transform}(${one.column ?? "a dropped column"})`);
-    const said = [
-      ["Folder", page.location],
-      ["Metadata file", page.path ?? UNKNOWN],
-      ["Earlier metadata files", count(page.earlierTotal)],
-      ["Manifest list", page.manifestList ?? "none yet"],
-      ["Format", `Iceberg ${page.formatVersion}`],
-      ["Table id", page.uuid],
-      ["Partitioning", parts.join(", ") || "none"],
-      ["Branches and tags", page.refs.map((one) => `${one.name} (${one.kind})`).join(", ") || "none"],
-    ];
-    objects.replaceChildren(
-      h("dl.facts", {}, said.map(([term, text]) => h("div", {}, h("dt", {}, term), h("dd", {}, text)))),
-      manifests.node,
-      columns.node,
-    );
+    const said = {
+      Folder: page.location,
+      "Metadata file": page.path ?? UNKNOWN,
+      "Earlier metadata files": count(page.earlierTotal),
+      "Manifest list": page.manifestList ?? "none yet",
+      Format: `Iceberg ${page.formatVersion}`,
+      "Table id": page.uuid,
+      Partitioning: parts.join(", ") || "none",
+      "Branches and tags": page.refs.map((one) => `${one.name} (${one.kind})`).join(", ") || "none",
+    };
+    for (const [term, text] of Object.entries(said)) write(values[term], text);
   }
-  loadObjects();
-  return { node, show, title: name };
+
+  load();
+  return { node, load };
 }
 
 /** The view of one ingestor. */
@@ -279,7 +314,11 @@ export function ingestorView(name) {
     section("partitions-card", "Partitions", partitions.node),
   );
 
+  let asking = false;
+
   async function show(lake) {
+    if (asking) return;
+    asking = true;
     try {
       const one = await get(`/v1/ingestors/${part(name)}`);
       fault.hidden = !one.message;
@@ -300,6 +339,8 @@ export function ingestorView(name) {
     } catch (error) {
       fault.hidden = false;
       write(fault, wrong(error));
+    } finally {
+      asking = false;
     }
   }
   return { node, show, title: name };

@@ -49,22 +49,27 @@ export function write(node, text) {
  * @param {string} options.empty what is said without rows
  */
 export function table({ caption, columns, empty, name }) {
+  const title = h("span", {}, caption);
   const body = h("tbody");
   const heads = columns.map((one) =>
     h(`th${one.number ? ".number" : ""}`, { scope: "col", title: one.title }, one.head),
   );
-  const node = h("table", { id: name }, h("caption", {}, h("span", {}, caption)), h("thead", {}, h("tr", {}, heads)), body);
+  const node = h("table", { id: name }, h("caption", {}, title), h("thead", {}, h("tr", {}, heads)), body);
   const nothing = h("p.empty", {}, empty);
   const scroller = h("div.scroll", { tabindex: 0, role: "region", "aria-label": caption }, node);
   const whole = h("div.tabled", {}, scroller, nothing);
   const rows = new Map();
 
-  /** Show these rows, each known by its key. */
+  /** Show these rows, each known by its key; a key may be there more than once, as several deletes in one file are. */
   function show(list, keyOf) {
     const keys = new Set();
+    const times = new Map();
     let before = null;
     for (const one of list) {
-      const key = keyOf(one);
+      const own = keyOf(one);
+      const nth = times.get(own) ?? 0;
+      times.set(own, nth + 1);
+      const key = nth ? `${own}\n${nth}` : own;
       keys.add(key);
       let row = rows.get(key);
       if (!row) {
@@ -109,7 +114,13 @@ export function table({ caption, columns, empty, name }) {
     }
   }
 
-  return { node: whole, show };
+  /** Say what it shows now. */
+  function call(text) {
+    write(title, text);
+    scroller.setAttribute("aria-label", text);
+  }
+
+  return { node: whole, show, call };
 }
 
 /** A section with a heading, as a landmark. */

@@ -50,7 +50,7 @@ export function faultsSection(hurry) {
     } catch (error) {
       write(said, `${error.message}.`);
     }
-    await poll();
+    // What became of it comes with the next poll, also if nobody answers now.
     hurry();
   }
 

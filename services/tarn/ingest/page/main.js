@@ -14,6 +14,7 @@ const HURRY_MS = 700;
 const STALE_MS = 7_000;
 const COMMITS_KEPT = 2_000;
 
+const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const $ = (id) => document.getElementById(id);
 const main = $("main");
 const state = $("state");
@@ -29,6 +30,7 @@ let polling = false;
 let again = false;
 let timer = 0;
 let fault = null;
+let broken = null;
 let view = null;
 const faults = faultsSection(() => schedule(0));
 const first = { ...overview(faults), title: "" };
@@ -65,10 +67,10 @@ async function poll() {
     fault = error;
   }
   // It is another service: what it takes must not hold up the rest.
-  lake.stream.poll(Date.now()).then(() => lake.seenMs && view === first && first.show(lake));
+  lake.stream.poll(Date.now()).then(showFirst);
   polling = false;
+  if (fault === null) safely(showView);
   tick();
-  if (fault === null) showView();
   schedule(again ? 0 : running ? HURRY_MS : EVERY_MS);
   again = false;
 }
@@ -93,6 +95,21 @@ function takeCommits(answer) {
   lake.since = answer.next;
 }
 
+/** Show something; what breaks is said, and the page goes on. */
+function safely(show) {
+  try {
+    show();
+    broken = null;
+  } catch (error) {
+    broken = error;
+    console.error(error);
+  }
+}
+
+function showFirst() {
+  if (lake.seenMs !== null && view === first) safely(() => first.show(lake));
+}
+
 function schedule(waitMs) {
   clearTimeout(timer);
   if (!paused && !document.hidden) timer = setTimeout(poll, waitMs);
@@ -111,6 +128,13 @@ function tick() {
       : `Ingest does not answer at ${location.origin} (${fault.message}). What to do: scripts/tarn status says how the services are, ` +
         "scripts/up starts them; scripts/doctor finds what is wrong. This page goes on trying.";
     warn(what, age === null ? "Nothing was seen yet." : `Last seen ${seconds(age / 1000)} ago.`);
+  } else if (broken !== null) {
+    say("bad", "Defect");
+    warn(
+      `This page cannot show what ingest answers (${broken.message}): a defect of Tarn. What to do: load the page again; ` +
+        "scripts/tarn status shows the same figures. This page goes on trying.",
+      "",
+    );
   } else if (paused) {
     say("warn", "Paused");
     warn("Updates are paused; Resume goes on.", age === null ? "" : `Last seen ${seconds(age / 1000)} ago.`);
@@ -161,7 +185,7 @@ function route() {
   if (lake.seenMs !== null || view !== first) {
     main.replaceChildren(view.node);
     main.setAttribute("aria-busy", "false");
-    if (lake.seenMs !== null) view.show(lake);
+    if (lake.seenMs !== null) safely(() => view.show(lake));
     if (before !== null) {
       scrollTo(0, 0);
       (document.getElementById("subject") ?? main).focus({ preventScroll: true });
@@ -176,7 +200,7 @@ function showView() {
     main.replaceChildren(view.node);
     main.setAttribute("aria-busy", "false");
   }
-  write($("version"), `Tarn ${lake.index.version}; ingest runs since ${clock(lake.index.startedAt)}.`);
+  write($("version"), `Tarn ${lake.index.version}; ingest runs since ${clock(lake.index.startedAt)}. Times are those of ${ZONE}.`);
   view.show(lake);
 }
 
@@ -191,7 +215,11 @@ $("pause").addEventListener("click", () => {
 addEventListener("hashchange", route);
 addEventListener("visibilitychange", () => schedule(0));
 setInterval(tick, 1_000);
-// The strip moves on also where no commit comes.
-addEventListener("resize", () => lake.seenMs && view === first && first.show(lake));
+addEventListener("resize", showFirst);
+// The link in front of everything moves the focus; the address is that of the view, and stays.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
 route();
 poll();

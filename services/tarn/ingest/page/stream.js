@@ -14,17 +14,20 @@ const place = (code, name) => (name ? `${name} (${code})` : code);
 /** Asks the service, seldom while it does not answer. */
 export class Stream {
   #dueMs = 0;
+  #asking = false;
   url = null;
   windows = null;
   alerts = null;
   fault = "";
 
   async poll(nowMs) {
-    if (!this.url || nowMs < this.#dueMs) return;
+    if (!this.url || this.#asking || nowMs < this.#dueMs) return;
+    this.#asking = true;
     try {
       const [windows, alerts] = await Promise.all(
         ["/v1/windows", "/v1/alerts"].map((path) => get(path, { base: this.url })),
       );
+      if (!Array.isArray(windows.routes) || !Array.isArray(alerts.alerts)) throw new Error("no windows, but something else");
       this.windows = windows;
       this.alerts = alerts.alerts;
       this.fault = "";
@@ -34,6 +37,8 @@ export class Stream {
       this.windows = null;
       this.alerts = null;
       this.#dueMs = nowMs + AGAIN_MS;
+    } finally {
+      this.#asking = false;
     }
   }
 }
