@@ -20,12 +20,10 @@ from tarn.adapters.kafka_login import Login
 from tarn.core.kafka_users import ADMIN, USERS
 from tarn_testkit.started import free_ports
 from tests.support.images import image
+from tests.support.kafka_logs import OLD, KafkaProducer, read
 
-# kafka-python reads its message schemas, at import and at first use, with a function deprecated in Python.
-OLD = "(read_text|open_text) is deprecated"
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", OLD, DeprecationWarning)
-    from kafka import KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.admin import KafkaAdminClient, NewTopic
 
 HEALTHY_WITHIN_S = 60.0
@@ -143,19 +141,7 @@ class Broker:
 
     def read(self, topic: str, partitions: int = 2) -> list[bytes]:
         """Every record of a topic."""
-        consumer = KafkaConsumer(**self.options(), enable_auto_commit=False)
-        places = [TopicPartition(topic, number) for number in range(partitions)]
-        consumer.assign(places)
-        consumer.seek_to_beginning(*places)
-        ends = consumer.end_offsets(places)
-        found: list[bytes] = []
-        until_s = time.monotonic() + 20
-        while any(consumer.position(place) < ends[place] for place in places):
-            assert time.monotonic() < until_s, f"read {len(found)} records, ends are {ends}"
-            for records in consumer.poll(timeout_ms=500).values():
-                found += [record.value for record in records]
-        consumer.close()
-        return found
+        return [value for values in read(self.options(), topic, partitions).values() for value in values]
 
 
 def hardened(secret_files: Secrets, port: int, inside_port: int, data: str | None = None) -> DockerContainer:

@@ -9,27 +9,20 @@ import subprocess
 import sys
 import time
 import urllib.request
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from tarn_demo.flights import dataset
-from tarn_demo.flights.events import PARTITIONS, NoiseRates, Stream
-from tarn_demo.flights.producer import partition_of
+from tarn_demo.flights.events import PARTITIONS
 from tarn_demo.stream.topics import ALERTS, EVENTS, STATE, WINDOWS
-from tests.integration.kafka.conftest import OLD, Broker, eventually, free_port, running
+from tests.integration.kafka.conftest import Broker, eventually, free_port, running
 from tests.support import windows_oracle as oracle
-
-with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", OLD, DeprecationWarning)
-    from kafka import KafkaProducer
+from tests.support.windows_played import Played, once, table
 
 ROOT = Path(__file__).parents[3]
 FLIGHTS = 5_000
@@ -103,56 +96,12 @@ def workers(broker: Broker, folder: Path) -> Iterator[Callable[[], Worker]]:
             sys.stdout.write(f"-- {worker.log.name}\n{worker.log.read_text()}")
 
 
-class Played:
-    """The demo's stream, sent in pieces; what was sent is the log of each partition.
-
-    Args:
-        broker: where to.
-    """
-
-    def __init__(self, broker: Broker) -> None:
-        noise = NoiseRates(duplicates=0.05, late=0.05, broken=0.01)
-        flights, airports = dataset.read_flights().slice(0, FLIGHTS), dataset.read_reference("airports")
-        stream = Stream(flights, airports, noise=noise, seed=3)
-        self._messages = list(stream.messages(0, len(stream), now=datetime(2026, 1, 1, tzinfo=UTC)))
-        self._producer = KafkaProducer(**broker.options(), acks="all", linger_ms=20)
-        self.log: dict[int, list[bytes]] = {p: [] for p in range(PARTITIONS)}
-        self._sent = 0
-
-    def send(self, share: float) -> None:
-        """Send the messages up to a share of all; returns when the broker has them."""
-        end = round(len(self._messages) * share)
-        for message in self._messages[self._sent : end]:
-            partition = partition_of(message.key, PARTITIONS)
-            self.log[partition].append(message.value)
-            self._producer.send(EVENTS, message.value, key=message.key, partition=partition)
-        self._producer.flush(timeout=30)
-        self._sent = end
-
-    def close(self) -> None:
-        self._producer.close(timeout=5)
-
-
-def once(rows: list[bytes], key: str) -> list[dict[str, Any]]:
-    """The messages without those that were sent again, which must be the same in every byte."""
-    found: dict[str, bytes] = {}
-    for row in rows:
-        assert found.setdefault(json.loads(row)[key], row) == row, "the same key, another value"
-    return [json.loads(row) for row in found.values()]
-
-
-def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    found = pd.DataFrame(rows, columns=[*oracle.KEY, *oracle.MEASURES])
-    found["window_start"] = pd.to_datetime(found["window_start"], utc=True)
-    return found
-
-
 @pytest.mark.timeout(400)
 def test_windows_equal_the_oracle_after_two_kills_and_a_rebalance(
     broker: Broker, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     broker.make_topic(EVENTS, PARTITIONS)
-    played = Played(broker)
+    played = Played(broker.options(), FLIGHTS)
     began_s = time.monotonic()
 
     def is_at_the_end(worker: Worker) -> Callable[[], bool]:

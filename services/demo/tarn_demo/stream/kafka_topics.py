@@ -16,7 +16,7 @@ from tarn_demo.stream.windows import STATE_VERSION, Rules
 MIB = 1 << 20
 _KEPT = {"cleanup.policy": "delete", "retention.ms": "-1"}
 _MADE = {
-    # The merge must have read a part before it goes: 256 MiB are more than a year of windows of the defaults.
+    # The merge must have read a part before it goes: 256 MiB are more than the replay of a year.
     PARTIALS: {**_KEPT, "retention.bytes": str(256 * MIB), "segment.bytes": str(32 * MIB)},
     # Only the last record of a partition is ever read.
     STATE: {**_KEPT, "retention.bytes": str(16 * MIB), "segment.bytes": str(8 * MIB)},
