@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from pyiceberg.manifest import (
     DataFileContent,
     ManifestEntryStatus,
@@ -39,15 +41,12 @@ def list_entries(data: bytes) -> list[tuple[ManifestEntry, int | None]]:
 
 
 def file_entries(
-    data: bytes, *, added_snapshot_id: int | None, trace: TraceIds | None
+    data: bytes, *, added_snapshot_id: int | None, trace: TraceIds | None, most: int | None = None
 ) -> tuple[FileEntry, ...]:
     """See `ManifestReader.file_entries`."""
     try:
-        return tuple(
-            _entry(row, added_snapshot_id, trace)
-            for row in avro_files.read(data, _ENTRY)
-            if row.status != ManifestEntryStatus.DELETED
-        )
+        live = (row for row in avro_files.read(data, _ENTRY) if row.status != ManifestEntryStatus.DELETED)
+        return tuple(_entry(row, added_snapshot_id, trace) for row in islice(live, most))
     except Exception as error:  # readers fail in many ways on arbitrary bytes
         raise CorruptStateError(f"it is no manifest: {_first_line(error)}") from error
 

@@ -76,6 +76,22 @@ def test_five_hundred_ingestors_are_answered_in_bounded_time_and_bytes(path: str
     assert time.thread_time() - began_s < ANSWER_S_MAX
 
 
+def test_what_a_page_or_a_table_shows_is_worked_out_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of the browser asks for five pages of tables every two seconds."""
+    worked: list[int] = []
+    newest = views.newest
+    monkeypatch.setattr(views, "newest", lambda *found: (worked.append(1), newest(*found))[1])
+    with served(many()) as client:
+        for path, most in (
+            ("/v1/tables?limit=7", 7),
+            ("/v1/storage?limit=7", 7),
+            ("/v1/tables/bronze.t250", 1),
+        ):
+            del worked[:]
+            client.get(path)
+            assert len(worked) == most, path
+
+
 @pytest.mark.parametrize("limit", [1, 7, 499, 500, 501])
 def test_pages_have_every_name_once(limit: int) -> None:
     registry = many()

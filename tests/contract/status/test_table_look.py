@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntryStatus, write_manifest
+from pyiceberg.manifest import ManifestEntry as ManifestEntryOf
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField
 
 from tarn.adapters import manifest_audit
 from tarn.core.audit.model import FileEntry, ManifestEntry
@@ -248,6 +257,7 @@ class Many:
     def __init__(self, manifests: int, files: int, size: int = 100) -> None:
         self.manifests, self.files, self.size = manifests, files, size
         self.reads = 0
+        self.decoded = 0
 
     def read(self, location: str) -> bytes:
         self.reads += 1
@@ -259,8 +269,10 @@ class Many:
     def list_entries(self, data: bytes) -> list[tuple[ManifestEntry, int | None]]:
         return [(ManifestEntry(f"m{number}", self.size), 7) for number in range(self.manifests)]
 
-    def file_entries(self, data: bytes, **_: Any) -> tuple[FileEntry, ...]:
-        return tuple(FileEntry(f"{data.decode()}/{number}", 1, 1) for number in range(self.files))
+    def file_entries(self, data: bytes, *, most: int | None = None, **_: Any) -> tuple[FileEntry, ...]:
+        count = self.files if most is None else min(most, self.files)
+        self.decoded += count
+        return tuple(FileEntry(f"{data.decode()}/{number}", 1, 1) for number in range(count))
 
 
 def test_a_request_reads_a_bounded_number_of_manifests_of_bounded_size() -> None:
@@ -285,6 +297,73 @@ def test_a_request_reads_a_bounded_number_of_manifests_of_bounded_size() -> None
     assert page.next == (state.head_id, 1, 1)
     with pytest.raises(Exception, match=r"table\.files"):
         look(Many(1, 1, MANIFEST_BYTES_MAX + 1)).files(state, begin=None, limit=1)
+
+
+def test_of_a_hundred_thousand_files_those_that_are_shown_are_decoded() -> None:
+    """To decode them all takes two seconds of the process that commits."""
+    lake = lake_of(1)
+    tables: Any = LakeTables(lake)
+    many = Many(1, 100_000)
+    look = TableLook(tables, read=many.read, manifests=many, now_s=lambda: 0.0)
+    page = look.files(lake.table(), begin=None, limit=25)
+    assert (len(page.files), many.decoded) == (25, 26)
+    page = look.files(lake.table(), begin=page.next, limit=25)
+    assert ([one.path for one in page.files][:1], many.decoded) == (["m0/25"], 26 + 51)
+
+
+def test_a_reader_of_manifests_stops_where_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    schema = Schema(NestedField(1, "id", LongType(), required=False))
+    at = PyArrowFileIO().new_output(str(tmp_path / "m.avro"))
+    with write_manifest(2, UNPARTITIONED_PARTITION_SPEC, schema, at, 1, "deflate") as writer:
+        for number in range(5):
+            file = DataFile.from_args(
+                content=DataFileContent.DATA,
+                file_path=f"s3://tarn/{number}.parquet",
+                file_format=FileFormat.PARQUET,
+                partition=Record(),
+                record_count=1,
+                file_size_in_bytes=1,
+            )
+            status = ManifestEntryStatus.ADDED
+            writer.add_entry(ManifestEntryOf.from_args(status=status, snapshot_id=1, data_file=file))
+    data = (tmp_path / "m.avro").read_bytes()
+    made: list[int] = []
+    entry = manifest_audit._entry
+    monkeypatch.setattr(manifest_audit, "_entry", lambda *a: (made.append(1), entry(*a))[1])
+    whole = manifest_audit.file_entries(data, added_snapshot_id=1, trace=None)
+    assert len(whole) == len(made) == 5
+    assert manifest_audit.file_entries(data, added_snapshot_id=1, trace=None, most=2) == whole[:2]
+    assert len(made) == 5 + 2
+
+
+def test_ten_thousand_snapshots_are_answered_in_bounded_time() -> None:
+    lake = lake_of(1)
+    state = lake.table()
+    head = dict(state.head or {})
+    kept = [
+        {**head, "snapshot-id": number, "parent-snapshot-id": number - 1 or None, "sequence-number": number}
+        for number in range(1, 10_001)
+    ]
+    main = {"main": {"type": "branch", "snapshot-id": 10_000}}
+    metadata: Any = {**state.metadata, "snapshots": kept, "refs": main, "current-snapshot-id": 10_000}
+
+    class Long(LakeTables):
+        def state(self, table: str) -> TableState:
+            return TableState(metadata, location=state.location)
+
+    with shown(lake, Long(lake)) as client:
+        began_s = time.process_time()
+        page = client.get(f"{AT}/snapshots?limit=25")
+        assert time.process_time() - began_s < 1.0
+        assert (page["total"], len(page["snapshots"]), page["snapshots"][0]["snapshotId"]) == (
+            10_000,
+            25,
+            "10000",
+        )
+        last = client.get(f"{AT}/snapshots?limit=25&after={page['next']}")
+        assert last["snapshots"][0]["snapshotId"] == "9975"
 
 
 def test_metadata_are_kept_for_two_seconds_and_for_few_tables() -> None:

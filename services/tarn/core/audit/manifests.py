@@ -29,7 +29,7 @@ class ManifestReader(Protocol):
         """
 
     def file_entries(
-        self, data: bytes, *, added_snapshot_id: int | None, trace: TraceIds | None
+        self, data: bytes, *, added_snapshot_id: int | None, trace: TraceIds | None, most: int | None = None
     ) -> tuple[FileEntry, ...]:
         """The live files of a manifest.
 
@@ -37,6 +37,7 @@ class ManifestReader(Protocol):
             data: content of the manifest.
             added_snapshot_id: snapshot that added the manifest, inherited by its entries.
             trace: field ids of the trace column; None if the table has none.
+            most: how many of the first ones are decoded; None for all.
 
         Raises:
             CorruptStateError: the data is not a manifest.

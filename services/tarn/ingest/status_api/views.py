@@ -138,14 +138,15 @@ def ingestor(engine: Engine, name: str) -> models.Ingestor:
 def tables(engine: Engine, query: Query) -> models.Tables:
     """Tables by name: those that the last look found, and those that ingestors write."""
     lake = engine.lake()
-    known = _tables(engine, lake)
-    names, after = page_of(known, query)
+    writers = _writers(engine)
+    every = lake.tables.keys() | writers.keys()
+    names, after = page_of(every, query)
     return models.Tables(
         at=engine.at,
         looked_at=maybe_time(lake.looked_ms),
         fault=cut(lake.fault) or None,
-        tables=[models.TableItem(**_table(name, known[name])) for name in names],
-        total=len(known),
+        tables=[models.TableItem(**_table(name, _known(name, lake, writers))) for name in names],
+        total=len(every),
         next=after,
     )
 
@@ -156,10 +157,10 @@ def table(engine: Engine, name: str) -> models.Table:
     Raises:
         NotFoundError: there is none of this name.
     """
-    lake = engine.lake()
-    found = _tables(engine, lake).get(name)
-    if found is None:
+    lake, writing = engine.lake(), _writers(engine)
+    if name not in lake.tables and name not in writing:
         raise _not_found("table", name, "/v1/tables")
+    found = _known(name, lake, writing)
     figures, audit = found.figures, engine.registry.audits().get(name)
     writers = found.writers.values()
     return models.Table(
@@ -179,15 +180,15 @@ def require_table(engine: Engine, name: str) -> None:
     Raises:
         NotFoundError: it was not.
     """
-    if name not in _tables(engine, engine.lake()):
+    if name not in engine.lake().tables and name not in _writers(engine):
         raise _not_found("table", name, "/v1/tables")
 
 
 def storage(engine: Engine, query: Query) -> models.Storage:
     """What the tables take in the store, by name."""
     lake = engine.lake()
-    known = _tables(engine, lake)
-    every = known.keys() | lake.sizes.keys()
+    writers = _writers(engine)
+    every = lake.tables.keys() | writers.keys() | lake.sizes.keys()
     names, after = page_of(every, query)
     waiting = [one.to_be_removed for one in lake.sizes.values()]
     stored = [(one.live or 0) + one.history + one.to_be_removed for one in lake.sizes.values()]
@@ -198,7 +199,7 @@ def storage(engine: Engine, query: Query) -> models.Storage:
         measured_tables=len(lake.sizes),
         stored_bytes=sum(stored) if stored else None,
         waiting_bytes=sum(waiting) if waiting else None,
-        tables=[_storage(name, known.get(name, _Table()).figures, lake) for name in names],
+        tables=[_storage(name, _known(name, lake, writers).figures, lake) for name in names],
         total=len(every),
         next=after,
     )
@@ -375,22 +376,24 @@ def _reader(name: str, status: IngestorStatus) -> models.Reader:
     )
 
 
-def _tables(engine: Engine, lake: LakeSeen) -> dict[str, _Table]:
-    """What is known of each table: of what ingestors committed and what was looked at, the newest."""
-    writers: dict[str, dict[str, IngestorStatus]] = {}
+def _writers(engine: Engine) -> dict[str, dict[str, IngestorStatus]]:
+    """The ingestors of each table, by names."""
+    found: dict[str, dict[str, IngestorStatus]] = {}
     for name, status in engine.registry.ingestors().items():
         if status.table and status.state is not State.INVALID:
-            writers.setdefault(status.table, {})[name] = status
-    found = {}
-    for name in lake.tables.keys() | writers.keys():
-        looked, mine = lake.tables.get(name), writers.get(name, {})
-        seen = [(one.figures, one.figures_at_ms) for one in mine.values()]
-        seen += [(looked.figures, looked.looked_ms)] if looked is not None else []
-        figures = newest(*(one for one, _ in seen))
-        # Whoever saw this version last says how old the figures are.
-        at_ms = [ms for one, ms in seen if one and figures and ms and same_version(one, figures)]
-        found[name] = _Table(figures=figures, seen_ms=max(at_ms, default=None), writers=mine)
+            found.setdefault(status.table, {})[name] = status
     return found
+
+
+def _known(name: str, lake: LakeSeen, writers: Mapping[str, Mapping[str, IngestorStatus]]) -> _Table:
+    """What is known of a table: of what ingestors committed and what was looked at, the newest."""
+    looked, mine = lake.tables.get(name), writers.get(name, {})
+    seen = [(one.figures, one.figures_at_ms) for one in mine.values()]
+    seen += [(looked.figures, looked.looked_ms)] if looked is not None else []
+    figures = newest(*(one for one, _ in seen))
+    # Whoever saw this version last says how old the figures are.
+    at_ms = [ms for one, ms in seen if one and figures and ms and same_version(one, figures)]
+    return _Table(figures=figures, seen_ms=max(at_ms, default=None), writers=mine)
 
 
 def _table(name: str, found: _Table) -> dict[str, Any]:
