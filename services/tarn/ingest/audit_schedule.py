@@ -91,11 +91,13 @@ class RestingManifests:
         return self._paced(lambda: self._reader.list_entries(data))
 
     def file_entries(
-        self, data: bytes, *, added_snapshot_id: int | None, trace: TraceIds | None
+        self, data: bytes, *, added_snapshot_id: int | None, trace: TraceIds | None, most: int | None = None
     ) -> tuple[FileEntry, ...]:
         """See `ManifestReader.file_entries`."""
         return self._paced(
-            lambda: self._reader.file_entries(data, added_snapshot_id=added_snapshot_id, trace=trace)
+            lambda: self._reader.file_entries(
+                data, added_snapshot_id=added_snapshot_id, trace=trace, most=most
+            )
         )
 
     def _paced(self, read: Callable[[], T]) -> T:

@@ -69,7 +69,7 @@ def advise_readers() -> None:
 
     shell = get_ipython()
     if shell is not None:
-        shell.set_custom_exc((Exception,), _shown)
+        shell.set_custom_exc((Exception,), _shown)  # type: ignore[no-untyped-call]
 
 
 def _shown(

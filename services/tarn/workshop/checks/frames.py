@@ -37,7 +37,7 @@ def rounded(mine: Any, truth: Any, *, places: int) -> bool:
         return True
     if pd.isna(mine) or pd.isna(truth):
         return False
-    return abs(float(mine) - float(truth)) <= 0.5 * 10**-places + 1e-9
+    return bool(abs(float(mine) - float(truth)) <= 0.5 * 10**-places + 1e-9)
 
 
 def close(mine: Any, truth: Any) -> bool:
