@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tarn.core.errors import InvalidError, TarnError, UnavailableError
 from tarn.workshop import progress as shown
+from tarn.workshop.advice import advice, advise_readers
 from tarn.workshop.notebooks import Notebook, notebook
 from tarn.workshop.settings import WorkshopSettings, read_settings, require_student
 from tarn.workshop.verdict import Verdict, wrong
@@ -45,6 +46,7 @@ def open_lab(number: str, *, student: str | None = None) -> Lab:
     """
     settings = read_settings()
     lab = Lab(notebook(number), settings, settings.student if student is None else student)
+    advise_readers()
     lab.say(lab.introduction)
     return lab
 
@@ -123,6 +125,7 @@ class Lab:
             UnavailableError: the catalog does not answer.
         """
         from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import ServerError, ServiceUnavailableError
 
         settings = self._settings
         try:
@@ -134,7 +137,8 @@ class Lab:
                 credential=settings.secret("catalog_credential"),
             )
             catalog.create_namespace_if_not_exists(self.namespace)
-        except OSError as e:  # what requests raises
+        # What requests raises, and what a catalog answers that is still starting.
+        except (OSError, ServerError, ServiceUnavailableError) as e:
             raise UnavailableError(
                 f"the catalog does not answer at {settings.catalog_uri} ({type(e).__name__}); on the host, "
                 "scripts/tarn status says whether it runs, and scripts/doctor what to do",
@@ -403,7 +407,8 @@ class Lab:
             said = str(e).splitlines()[0] if str(e) else "no message"
             return wrong(
                 f"the answer could not be checked: {type(e).__name__}: {said}",
-                f"it is of type {type(answer).__name__}; compare with what the exercise asks for.",
+                advice(e)
+                or f"it is of type {type(answer).__name__}; compare with what the exercise asks for.",
             )
 
     def _exercises(self) -> Mapping[str, Callable[[Lab, Any], Verdict]]:

@@ -31,6 +31,15 @@ def columns_of(answer: Any, columns: Sequence[str]) -> tuple[pd.DataFrame, Verdi
     return answer, wrong("")
 
 
+def rounded(mine: Any, truth: Any, *, places: int) -> bool:
+    """Return whether a number is another one, or that rounded to so many places or more."""
+    if close(mine, truth):
+        return True
+    if pd.isna(mine) or pd.isna(truth):
+        return False
+    return bool(abs(float(mine) - float(truth)) <= 0.5 * 10**-places + 1e-9)
+
+
 def close(mine: Any, truth: Any) -> bool:
     """Return whether two numbers are the same but for rounding; null is the same as null only."""
     if pd.isna(mine) or pd.isna(truth):

@@ -40,7 +40,7 @@ def exercise_2(lab: Lab, answer: Any) -> Verdict:
     table = lab.catalog.load_table(lab.name("anatomy"))
     found = anatomy.bounds(table, "celsius")
     wanted = set(found["file"][found["least"] < LIMIT])
-    given = set(answer)
+    given = _files(answer)
     if given == wanted:
         return right(
             f"{len(wanted)} of {len(found)}: the file of Oslo. All others begin above {LIMIT:g} degrees."
@@ -66,7 +66,7 @@ def exercise_3(lab: Lab, answer: Any) -> Verdict:
     table = lab.catalog.load_table(lab.name("anatomy"))
     snapshots = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
     before, after = anatomy.data_files(table, snapshots[2]), anatomy.data_files(table, snapshots[3])
-    taken, put = (set(one) for one in answer)
+    taken, put = (_files(one) for one in answer)
     if (taken, put) == (before - after, after - before):
         return right(
             "One file out, one in. The other two are the same objects as before: nothing was copied."
@@ -82,3 +82,8 @@ def exercise_3(lab: Lab, answer: Any) -> Verdict:
         "that is not the difference between the two snapshots",
         "compare anatomy.data_files(table, before_delete) with anatomy.data_files(table).",
     )
+
+
+def _files(answer: Any) -> set[Any]:
+    """Locations; one alone is a text, which is not a list of its characters."""
+    return {answer} if isinstance(answer, str) else set(answer)

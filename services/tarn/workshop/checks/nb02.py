@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 OTHERS = 2
 """How often somebody else is faster."""
 CALLS_MAX = 20
+"""Calls after which an answer is taken to be endless."""
 WRITERS = 16
 
 
-class _EndlessError(Exception):
-    """An answer goes on and on."""
+class _EndlessError(BaseException):
+    """An answer goes on and on; none that `except Exception` would catch, and go on."""
 
 
 class Contended:
@@ -27,12 +28,14 @@ class Contended:
 
     Attributes:
         unconditional: whether something was written without a condition.
+        endless: whether it was asked too often; it then takes every write, and keeps none.
     """
 
     def __init__(self) -> None:
         self.inner = MemoryStore()
         self.inner.put("counter", b"5")
         self.unconditional = False
+        self.endless = False
         self._others = OTHERS
         self._calls = 0
 
@@ -44,6 +47,8 @@ class Contended:
     def put(self, key: str, data: Any, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`; others are faster a few times."""
         self._count()
+        if self.endless:
+            return ""
         if self._others:
             self._others -= 1
             self.inner.put("counter", str(self.counter + 1).encode())
@@ -60,7 +65,8 @@ class Contended:
 
     def _count(self) -> None:
         self._calls += 1
-        if self._calls > CALLS_MAX:
+        self.endless = self._calls > CALLS_MAX
+        if self._calls > 2 * CALLS_MAX:
             raise _EndlessError
 
 
@@ -77,6 +83,8 @@ def exercise_1(_: Lab, answer: Any) -> Verdict:
             "put the read and the write into a loop, and catch StoreRefusedError.",
         )
     except _EndlessError:
+        store.endless = True
+    if store.endless:
         return wrong(
             f"it asked the store more than {CALLS_MAX} times and did not end",
             "after a refusal read again: the ETag of the first read is that of a version that is gone.",
@@ -98,6 +106,10 @@ def exercise_1(_: Lab, answer: Any) -> Verdict:
 def exercise_2(lab: Lab, answer: Any) -> Verdict:
     """The snapshot that the rebased commit is based on."""
     ids = chain(lab.catalog.load_table(lab.name("counter")))
+    if len(ids) < 2:
+        return wrong("Ada has not committed yet", "run the cells above from the top.")
+    if isinstance(answer, str) and answer.isascii() and answer.isdecimal():
+        answer = int(answer)
     # From the oldest: the first row, Ada's, and Bob's once he is in.
     base, ada = ids[-1], ids[-2]
     if answer == ada:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -24,6 +26,24 @@ CASES: tuple[tuple[str, dict[int, list[int]], dict[int, int], tuple[int, int]], 
 
 
 BATCHES = 6
+KEY = re.compile(r"[\x21-\x7e]{1,200}")
+UNSTEADY = frozenset(
+    (
+        "hash",
+        "id",
+        "time",
+        "time_ns",
+        "monotonic",
+        "now",
+        "utcnow",
+        "today",
+        "uuid1",
+        "uuid4",
+        "random",
+        "getpid",
+    )
+)
+"""Names of functions whose result is another one at another time or in another process."""
 
 
 def payments(size: float) -> int:
@@ -37,7 +57,7 @@ def exercise_1(_: Lab, answer: Any) -> Verdict:
         return wrong(f"{answer!r} is no function", "write answer = audit, without parentheses.")
     for words, there, ends, wanted in CASES:
         places = [(p, o) for p, offsets in there.items() for o in offsets]
-        rows = pd.DataFrame(places, columns=["partition", "offset"])
+        rows = pd.DataFrame(places, columns=["partition", "offset"]).astype("int64")
         given = answer(rows, dict(ends))
         if not isinstance(given, tuple | list) or len(given) != 2:
             return wrong(f"it returned {given!r}", "return a pair: missing, too_many")
@@ -71,12 +91,17 @@ def exercise_3(_: Lab, answer: Any) -> Verdict:
         return wrong(f"{answer!r} is no function", "write answer = key_of, without parentheses.")
     sale = {"till": 3, "number": 17, "cents": 250}
     key = answer(dict(sale))
-    if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or " " in key:
+    if not isinstance(key, str) or KEY.fullmatch(key) is None:
         return wrong(f"{key!r} cannot be a key", "a key is text: 1 to 200 visible characters of ASCII.")
     if answer(dict(sale)) != key:
         return wrong(
             "a repeat of the same sale has another key, so it would be a new sale",
             "make the key of what the sale is, not of chance or of the time.",
+        )
+    if names := _unsteady(answer):
+        return wrong(
+            f"it uses {names[0]}: after the till was switched on again, the same sale would have another key",
+            "make the key of what the sale is; Python's hash of a text is another one in each process.",
         )
     for changed, words in (
         ({"number": 18}, "the next sale of the same till for the same amount"),
@@ -92,3 +117,14 @@ def exercise_3(_: Lab, answer: Any) -> Verdict:
             "put something between the two numbers.",
         )
     return right("The same sale has the same key however often it is sent, and no other sale has it.")
+
+
+def _unsteady(answer: Any) -> list[str]:
+    """Names in a function of what is another one at another time or in another process, sorted."""
+    found: set[str] = set()
+    codes = [code] if isinstance(code := getattr(answer, "__code__", None), CodeType) else []
+    while codes:
+        code = codes.pop()
+        found |= UNSTEADY.intersection(code.co_names)
+        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+    return sorted(found)

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 EVENTS = 200
 HEARD = "heard"
+BRONZE = (
+    "heard LONG, event_id STRING, event STRING, time_hour STRING, carrier STRING, flight INT, origin STRING, "
+    "dest STRING, dep_delay INT, arr_delay INT"
+)
+"""The columns of bronze."""
 STOCK = "stock"
 
 
@@ -57,7 +62,7 @@ def exercise_1(lab: Lab, answer: Any) -> Verdict:
 def exercise_2(lab: Lab, answer: Any) -> Verdict:
     """Check a function that keeps the first of several events with one id."""
     rows = _doubled(EVENTS)
-    made = _from_function(answer, lab.spark.createDataFrame(rows).repartition(4, "text"))
+    made = _from_function(answer, lab.spark.createDataFrame(_plain(rows), BRONZE).repartition(4, "time_hour"))
     if isinstance(made, Verdict):
         return made
     found, problem = columns_of(made, tuple(rows.columns))
@@ -83,6 +88,16 @@ def exercise_2(lab: Lab, answer: Any) -> Verdict:
             f"{one[f'{HEARD}_mine']}",
             "dropDuplicates keeps any of them; row_number over a window ordered by heard keeps the first.",
         )
+    for name in (name for name in rows.columns if name not in ("event_id", HEARD)):
+        other = both[~both[name].eq(both[f"{name}_mine"]).fillna(False) & both[name].notna()]
+        more = both[both[name].isna() & both[f"{name}_mine"].notna()]
+        if len(other) or len(more):
+            one = (other if len(other) else more).iloc[0]
+            return wrong(
+                f"event {one['event_id']} was first heard with {name} {one[name]!s}, yours has "
+                f"{one[f'{name}_mine']!s}: its columns are of different messages",
+                "keep the whole row that was heard first, also where a column of it is null.",
+            )
     return right(f"{len(rows)} rows, {len(first)} events, each as it was heard first")
 
 
@@ -108,7 +123,16 @@ def exercise_3(lab: Lab, answer: Any) -> Verdict:
         said = _compare(found, wanted)
         if said:
             return wrong(f"after the {time} run, {said[0]}", said[1])
+        if extra := sorted({str(row[0]) for row in found} - wanted.keys()):
+            return wrong(f"after the {time} run, there is {extra[0]}, which nobody has brought")
     return right("run twice, it leaves the table as it was after the first time")
+
+
+def _plain(rows: pd.DataFrame) -> list[tuple[Any, ...]]:
+    return [
+        tuple(None if pd.isna(v) else v for v in row)
+        for row in rows.astype(object).itertuples(index=False, name=None)
+    ]
 
 
 def _first_line(error: Exception) -> str:
@@ -162,8 +186,17 @@ def _from_function(answer: Any, rows: Any) -> pd.DataFrame | Verdict:
 
 
 def _doubled(events: int) -> pd.DataFrame:
-    """Rows in which every third event is heard two or three times, the later ones in front."""
-    rows = [(n, f"e-{n}", f"first {n}") for n in range(events)]
-    rows += [(events + n, f"e-{n}", f"again {n}") for n in range(0, events, 3)]
-    rows += [(2 * events + n, f"e-{n}", f"once more {n}") for n in range(0, events, 9)]
-    return pd.DataFrame(rows[::-1], columns=[HEARD, "event_id", "text"])
+    """Rows of bronze in which every third event is heard two or three times, the later ones in front."""
+
+    def row(heard: int, n: int, carrier: str) -> tuple[Any, ...]:
+        # What is heard again says something else: a row that is made of several is found out.
+        hour = f"2013-01-01T{n % 24:02}:00:00Z"
+        delay = None if carrier == "AA" else 90 - n % 90
+        return (heard, f"e-{n}", "departed", hour, carrier, n, None, None, delay, None)
+
+    rows = [row(n, n, "AA" if n % 2 else "MQ") for n in range(events)]
+    rows += [row(events + n, n, "B6") for n in range(0, events, 3)]
+    rows += [row(2 * events + n, n, "ZZ") for n in range(0, events, 9)]
+    found = pd.DataFrame(rows[::-1], columns=[part.split()[0] for part in BRONZE.split(", ")])
+    whole = ("flight", "dep_delay", "arr_delay")
+    return found.astype(dict.fromkeys(whole, "Int64")).astype({HEARD: "int64"})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from tarn.workshop import scratch
-from tarn.workshop.checks.frames import close, columns_of
+from tarn.workshop.checks.frames import close, columns_of, rounded
 from tarn.workshop.verdict import Verdict, right, wrong
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def exercise_1(lab: Lab, answer: Any) -> Verdict:
         return wrong(
             "the numbers of flights differ: count(*) counts cancelled flights too, count(arr_delay) does not"
         )
-    if not all(map(close, found["mean_delay"], worst["mean_delay"])):
+    if not all(rounded(*two, places=1) for two in zip(found["mean_delay"], worst["mean_delay"], strict=True)):
         return wrong("the right destinations with other delays: avg(arr_delay), without turning null into 0")
     return right(f"the worst is {worst.index[0]}, {worst['mean_delay'].iloc[0]:.0f} minutes late on average")
 
@@ -71,7 +72,15 @@ def exercise_2(lab: Lab, answer: Any) -> Verdict:
         return wrong(
             f"two rows are asked for, windy true and false; you have {len(found)}: GROUP BY wind_speed > 15"
         )
-    mine = found.set_index("windy")
+    mine = found.assign(windy=found["windy"].astype(bool)).set_index("windy")
+    if any(
+        isinstance(share, Decimal) and share.as_tuple().exponent in (0, -1) for share in mine["cancelled"]
+    ):
+        return wrong(
+            "these shares have one digit after the point: 1.0 is a decimal number in SQL, and what is "
+            "divided by it has no more digits",
+            "1e0 is a number with as many digits as there are.",
+        )
     if (mine["cancelled"].astype(float) == 0).all():
         return wrong("both shares are 0: whole numbers divided give a whole number; divide by 1e0 * count(*)")
     if (mine["cancelled"].astype(float) > 1).any():
@@ -83,7 +92,7 @@ def exercise_2(lab: Lab, answer: Any) -> Verdict:
                 f"there are {truth.loc[windy, 'flights']:,}",
                 f"join on origin and time_hour; windy is wind_speed > {WINDY}.",
             )
-        if not close(mine.loc[windy, "cancelled"], truth.loc[windy, "cancelled"]):
+        if not rounded(mine.loc[windy, "cancelled"], truth.loc[windy, "cancelled"], places=3):
             return wrong("the groups are right, the shares are not: cancelled flights have no dep_delay")
     return right(
         f"{truth.loc[True, 'cancelled']:.1%} in strong wind, {truth.loc[False, 'cancelled']:.1%} otherwise"
@@ -115,7 +124,8 @@ def exercise_3(lab: Lab, answer: Any) -> Verdict:
             f"{origin} had a worse day than {days[origin]}; are the means taken per origin and date?"
         )
     if not all(
-        close(mine.loc[origin, "mean_delay"], truth.loc[origin, "mean_delay"]) for origin in truth.index
+        rounded(mine.loc[origin, "mean_delay"], truth.loc[origin, "mean_delay"], places=1)
+        for origin in truth.index
     ):
         return wrong(
             "the days are right, their mean delays are not: mean_delay is avg(dep_delay) of that day"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from tarn.workshop import scratch
@@ -19,9 +20,13 @@ LIMIT = 30.0
 
 def exercise_1(lab: Lab, answer: Any) -> Verdict:
     """Check the smallest whole number of hours with which no event is late."""
-    if isinstance(answer, bool) or not isinstance(answer, int):
+    if isinstance(answer, bool) or not isinstance(answer, Integral):
         return wrong(f"answer is of type {type(answer).__name__}, asked for is a whole number of hours")
     rows = scratch.whole(lab, "departures")
+    if rows["id"].duplicated().any():
+        return wrong(
+            "the events were sent more than once, so most of them are late", "lab.reset(), and from the top."
+        )
     rows = rows.assign(offset=[trace["offset"] for trace in rows["_tarn"]]).sort_values("offset")
     behind = (rows["at"].cummax() - rows["at"]).max()
     needed = math.ceil(behind / HOUR)
@@ -67,6 +72,11 @@ def exercise_2(lab: Lab, answer: Any) -> Verdict:
                 "two hours, one every hour: two windows, always. The end does not belong to a window.",
             )
         if found != wanted:
+            if any(isinstance(one, datetime) and one.tzinfo is None for one in found):
+                return wrong(
+                    f"{at:%H:%M:%S}, {what}: your starts have no time zone, and the event's time has one",
+                    "at.replace(…) keeps it.",
+                )
             hint = (
                 "the earlier first." if sorted(found) == wanted else "round the time down to its hour first."
             )
@@ -89,7 +99,11 @@ def exercise_3(lab: Lab, answer: Any) -> Verdict:
         found = answer(list(windows))
         if found is None:
             return wrong("the function returns nothing", "does it end with return?")
-        if list(map(tuple, found)) != wanted:
+        given = [tuple(one) for one in found]
+        if given != wanted:
+            other = next((one for one in given if one not in wanted), None)
+            if len(given) == len(wanted) and other is not None:
+                return wrong(f"{what}: {_told(other)} is none of the alerts asked for", hint)
             return wrong(f"{what}: asked for are {len(wanted)} alerts, you have {len(found)}", hint)
     return right("each begins once, and may begin again")
 
@@ -130,6 +144,10 @@ _CASES = (
         [(DAY + 8 * HOUR, "JFK"), (DAY + 12 * HOUR, "JFK")],
     ),
 )
+
+
+def _told(alert: tuple[Any, ...]) -> str:
+    return ", ".join(_shown(one) if isinstance(one, datetime) else str(one) for one in alert)
 
 
 def _shown(value: Any) -> str:

@@ -6,6 +6,7 @@ They look at how events, spec, question and chart go together, and know no right
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -184,7 +185,8 @@ def _moment(events: Sequence[Mapping[str, Any]], *, with_offset: bool = True) ->
 
 
 def _instant(value: Any) -> datetime | None:
-    if not isinstance(value, str) or "T" not in value:
+    # A day alone is no time. Ingest takes a space for the T, as Python's str() of a time has it.
+    if not isinstance(value, str) or not re.match(r"\d{4}-\d\d-\d\d[T ]\d\d:", value):
         return None
     try:
         return datetime.fromisoformat(value)

@@ -1,0 +1,122 @@
+"""A notebook out of order, twice, or on half a lake: IPython says what is wrong and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tarn.core.errors import UnavailableError
+from tarn.workshop.advice import AWAY, BEFORE, TWICE, advice
+
+CELLS = {
+    "open": "from tarn import workshop\nlab = workshop.open('02')",
+    "out of order": "table.refresh()",
+    "twice": "from pyiceberg.exceptions import TableAlreadyExistsError\n"
+    "raise TableAlreadyExistsError('Table ws_ada.counter already exists')",
+    "no catalog": "lab.catalog",
+    "no store": "lab.reset()",
+    "no catalog for the checker": "lab.check('2', 7)",
+    "an error of one's own": "1 / 0",
+    "goes on": "print('goes on')",
+}
+
+
+@pytest.fixture
+def nobody() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{one.getsockname()[1]}"
+
+
+SHELL = """
+import contextlib, io, json, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+found = {}
+for name, text in json.loads(sys.argv[1]).items():
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        error = shell.run_cell(text).error_in_exec
+    found[name] = ("" if error is None else f"{type(error).__name__}: {error}", out.getvalue())
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def said(tmp_path: Path, nobody: str) -> dict[str, list[str]]:
+    """Cell to its error and what was printed, on a lake of which nothing answers."""
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    for name in ("catalog_credential", "s3_access_key_id", "s3_secret_access_key"):
+        (secrets / name).write_text("jupyter:none")
+    environment = os.environ | {
+        "TARN_SECRETS_DIR": str(secrets),
+        "TARN_CATALOG_URI": nobody,
+        "TARN_S3_ENDPOINT": nobody,
+        "TARN_INGEST_URI": nobody,
+        "TARN_STUDENT": "ada",
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+    }
+    command = [sys.executable, "-c", SHELL, json.dumps(CELLS)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_each_error_says_what_is_wrong_and_what_to_do(said: dict[str, list[str]]) -> None:
+    error, text = said["out of order"]
+    assert error == "NameError: name 'table' is not defined"
+    assert text.endswith(f"\n→ What to do: {BEFORE}\n")
+    error, text = said["twice"]
+    assert error.startswith("TableAlreadyExistsError")
+    assert text.endswith(f"\n→ What to do: {TWICE}\n")
+    for name, service in {
+        "no catalog": "the catalog",
+        "no store": "could not read specs/v1/ingestors",
+    }.items():
+        error, text = said[name]
+        assert "UnavailableError: " in error, name
+        assert service in error
+        assert "scripts/tarn status" in error + text, name
+    error, text = said["no catalog for the checker"]
+    assert error == "", "a checker stops nothing"
+    assert "scripts/doctor" in text
+    error, text = said["an error of one's own"]
+    assert error == "ZeroDivisionError: division by zero"
+    assert "What to do" not in text
+    assert said["goes on"] == ["", "goes on\n"]
+
+
+class TrinoUserError(Exception):
+    error_name = "TABLE_ALREADY_EXISTS"
+
+
+class AnalysisException(Exception):  # noqa: N818 - Spark's name
+    def getCondition(self) -> str:
+        return "TABLE_OR_VIEW_NOT_FOUND"
+
+
+class Http503Error(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TrinoUserError("line 1:14: Table 'tarn.ws_ada.prices' already exists"), TWICE),
+        (AnalysisException("The table or view `ws_ada`.`prices` cannot be found."), BEFORE),
+        (Http503Error("error 503"), AWAY),
+        (UnavailableError("Kafka does not answer at kafka:9092"), AWAY),
+        (ConnectionResetError(104, "reset by peer"), AWAY),
+        (UnavailableError("the catalog does not answer; scripts/tarn status says whether it runs"), ""),
+        (ValueError("invalid literal"), ""),
+    ],
+)
+def test_errors_of_the_engines_are_known_by_their_codes(error: Exception, text: str) -> None:
+    assert advice(error) == text
