@@ -26,6 +26,26 @@ answer = once""",
 """''',
 }
 
+ALSO = {
+    "exercise-2": [
+        """def answer(events):
+    firsts = events.groupBy("event_id").agg(fn.min_by(fn.struct("*"), "heard").alias("first"))
+    return firsts.select("first.*")""",
+        """def answer(events):
+    heard = events.groupBy("event_id").agg(fn.min("heard").alias("heard"))
+    names = ["heard", "event_id", "event", "time_hour", "carrier", "flight"]
+    more = ["origin", "dest", "dep_delay", "arr_delay"]
+    return events.join(heard, ["event_id", "heard"], "left_semi").select(*names, *more)""",
+    ],
+    "exercise-3": [
+        '''answer = """
+    MERGE INTO {table} AS t USING (SELECT * FROM news) AS n ON t.article = n.article
+    WHEN MATCHED THEN UPDATE SET t.pieces = nvl(n.pieces, t.pieces), t.price = ifnull(n.price, t.price)
+    WHEN NOT MATCHED THEN INSERT (article, pieces, price) VALUES (n.article, n.pieces, n.price)
+"""''',
+    ],
+}
+
 _BY_ORIGIN = """def answer(flights):
     return flights.where("origin IS NOT NULL").groupBy("origin").agg(
         {flights}.alias("flights"), {cancelled}.alias("cancelled"), {mean}.alias("mean_dep_delay")
@@ -59,6 +79,12 @@ WRONG = {
             "keeps the first",
         ),
         ('answer = lambda events: events.where("heard < 150")', "events are lost"),
+        (
+            """def answer(events):
+    rest = [name for name in events.columns if name != "event_id"]
+    return events.groupBy("event_id").agg(*(fn.min(name).alias(name) for name in rest))""",
+            "of different messages",
+        ),
         (
             """def answer(events):
     in_order = Window.partitionBy("event_id").orderBy("heard")

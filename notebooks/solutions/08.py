@@ -26,6 +26,23 @@ SOLUTIONS = {
 """)''',
 }
 
+ALSO = {
+    "exercise-1": [
+        '''answer = lab.trino(f"""
+    WITH busy AS (SELECT dest, count(*) AS flights, avg(arr_delay) AS late FROM {FLIGHTS} GROUP BY 1)
+    SELECT dest, flights, round(late, 1) AS mean_delay FROM busy WHERE flights > 19 ORDER BY late DESC LIMIT 5
+""")''',
+    ],
+    "exercise-2": [
+        '''answer = lab.trino(f"""
+    SELECT w.wind_speed > 15 AS windy, count(*) AS flights, avg(if(f.dep_delay IS NULL, 1, 0)) AS cancelled
+    FROM {FLIGHTS} f JOIN {WEATHER} w ON f.origin = w.origin AND f.time_hour = w.time_hour
+    WHERE w.wind_speed IS NOT NULL
+    GROUP BY w.wind_speed > 15
+""")''',
+    ],
+}
+
 WRONG = {
     "exercise-1": [
         ("answer = 'TUL'", "asked for is a DataFrame"),
@@ -55,6 +72,12 @@ WRONG = {
             "count_if(dep_delay IS NULL) / count(*) AS cancelled FROM {FLIGHTS} "
             'JOIN {WEATHER} USING (origin, time_hour) WHERE wind_speed IS NOT NULL GROUP BY 1")',
             "both shares are 0",
+        ),
+        (
+            'answer = lab.trino(f"SELECT wind_speed > 15 AS windy, count(*) AS flights, '
+            "avg(if(dep_delay IS NULL, 1.0, 0.0)) AS cancelled FROM {FLIGHTS} "
+            'JOIN {WEATHER} USING (origin, time_hour) WHERE wind_speed IS NOT NULL GROUP BY 1")',
+            "one digit after the point",
         ),
         (
             'answer = lab.trino(f"SELECT coalesce(wind_speed, 0) > 15 AS windy, count(*) AS flights, '

@@ -112,6 +112,9 @@ def test_a_notebook_refuses_wrong_answers_and_takes_right_ones(stack: Stack, nam
             text = printed(book, f"{check}-wrong-{at}")
             assert text.startswith(f"✗ exercise {number}: "), (exercise, at, text)
             assert words in text, (exercise, at)
+        for at, _ in enumerate(wanted.also.get(exercise, ())):
+            text = printed(book, f"{check}-also-{at}")
+            assert text.startswith(f"★ exercise {number}: right. "), (exercise, at, text)
         assert printed(book, f"{check}-solved").startswith(f"★ exercise {number}: right. "), printed(
             book, f"{check}-solved"
         )
@@ -157,3 +160,88 @@ def test_a_broken_copy_fails_at_its_fact(flights: Stack) -> None:
     found = errors(executed(flights, book))
     assert len(found) == 1
     assert "AssertionError: not so: rows + dead letters = committed offsets" in found[0]
+
+
+def test_a_notebook_runs_twice_in_one_kernel_and_says_what_to_do_out_of_order(stack: Stack) -> None:
+    book = read("02_concurrency.ipynb")
+    by_id = {cell["id"]: cell for cell in book["cells"]}
+    copies = {"early": "check-2", "twice": "concurrency-09"}
+    odd = {}
+    for name, of in copies.items():
+        odd[name] = {**copy.deepcopy(by_id[of]), "id": name, "metadata": {"tags": ["raises-exception"]}}
+    odd["early"]["source"] = 'lab.check("2", 7)'
+    again = [{**copy.deepcopy(cell), "id": f"{cell['id']}-again"} for cell in book["cells"]]
+    opened = [cell["id"] for cell in book["cells"]].index("concurrency-02") + 1
+    book["cells"] = [
+        *book["cells"][:opened],
+        odd["early"],
+        *book["cells"][opened:],
+        odd["twice"],
+        *again,
+    ]
+    found, _ = shown(stack, "twice-02.ipynb", book)
+    assert "run the cells from the top" in printed(found, "early")
+    (error,) = errors(found)
+    assert error.startswith("twice: TableAlreadyExistsError: "), error
+    assert "→ What to do: this cell has run before: run the cell with lab.reset()" in printed(found, "twice")
+    closing = f"{expected('02_concurrency.ipynb').facts} facts checked on this lake, all of them hold"
+    assert printed(found, "concurrency-25").startswith(closing)
+    assert printed(found, "concurrency-25-again").startswith(closing)
+    assert "ws_tests.race" in printed(found, "concurrency-02-again"), "the second run has dropped the first"
+
+
+RESET = """
+import json, pyarrow as pa
+from tarn import workshop
+found = {}
+labs = {name: workshop.open("03", student=name) for name in ("reset", "reset2")}
+def there(lab):
+    admin = lab.topics._connection.admin()
+    try:
+        topics = sorted(one for one in admin.list_topics() if one.startswith(lab.topic("")))
+    finally:
+        admin.close()
+    tables = sorted(one[-1] for one in lab.catalog.list_tables(lab.namespace))
+    ingestors = [n for n in ("orders", "carts") if not lab.ingestors.gone(lab.ingestor(n))]
+    return [tables, topics, ingestors]
+for lab in labs.values():
+    lab.reset()
+    lab.produce(lab.topic("orders"), [{"id": 1}])
+    lab.ingest({"apiVersion": "tarn/v1", "kind": "Ingestor", "metadata": {"name": lab.ingestor("orders")},
+        "spec": {"source": {"kafka": {"topic": lab.topic("orders")}},
+                 "table": {"namespace": lab.namespace, "name": "orders"},
+                 "schema": {"fields": [{"name": "id", "type": "long"}]},
+                 "deadLetters": {"table": {"namespace": lab.namespace, "name": "letters"}}}})
+    lab.until(lambda: lab.rows(lab.name("orders")) == 1, "the row")
+carts = labs["reset"].catalog.create_table(labs["reset"].name("carts"), pa.schema([("id", pa.int64())]))
+log = f"tarn.log.{carts.metadata.table_uuid}"
+spec = {"source": {"kafka": {"topic": log, "create": True}}, "trace": False,
+        "table": {"namespace": labs["reset"].namespace, "name": "carts"}}
+labs["reset"].ingest({"apiVersion": "tarn/v1", "kind": "Ingestor", "spec": spec,
+    "metadata": {"name": labs["reset"].ingestor("carts")}})
+found["before"] = there(labs["reset"])
+said = []
+labs["reset"].say = said.append
+labs["reset"].reset()
+found["after"] = there(labs["reset"])
+found["other"] = there(labs["reset2"])
+labs["reset2"].reset()
+found["end"] = there(labs["reset2"])
+found["log"], found["said"] = log, said
+print("FOUND", json.dumps(found))
+"""
+
+
+def test_a_reset_leaves_nothing_of_its_own_and_touches_nothing_of_another(stack: Stack) -> None:
+    """One name begins with the other; the log of a table is the gateway's, and is named."""
+    done = stack.inside("jupyter", "python", "-c", RESET, timeout_s=240)
+    assert done.code == 0, done.text[-4000:]
+    found = json.loads(done.text.rpartition("FOUND ")[2])
+    orders = ["workshop.reset.orders"]
+    assert found["before"] == [["carts", "letters", "orders"], orders, ["orders", "carts"]]
+    assert found["after"] == [[], [], []]
+    assert found["other"] == [["letters", "orders"], ["workshop.reset2.orders"], ["orders"]]
+    assert found["end"] == [[], [], []]
+    assert found["said"][-1].startswith(f"left: the topics {found['log']} and tarn.log.claims.")
+    gone = stack.script("tarn", "topic", "delete", found["log"], "--yes", timeout_s=120)
+    assert gone.code == 0, gone.text

@@ -27,12 +27,14 @@ class Expected:
         facts: how many facts are checked.
         pictures: how many plots are drawn.
         solutions: id of each exercise's cell to the source that solves it.
+        also: id of the cell to sources that solve it in other ways; their checkers must take them too.
         wrong: id of the cell to pairs of a wrong answer's source and words that the checker must say.
     """
 
     facts: int
     pictures: int
     solutions: dict[str, str]
+    also: dict[str, list[str]]
     wrong: dict[str, list[tuple[str, str]]]
 
 
@@ -43,6 +45,7 @@ def expected(name: str) -> Expected:
         facts=found["FACTS"],
         pictures=found["PICTURES"],
         solutions=found["SOLUTIONS"],
+        also=found.get("ALSO", {}),
         wrong=found["WRONG"],
     )
 
@@ -67,9 +70,10 @@ def check_of(exercise: str) -> str:
 
 
 def answered(book: Book, found: Expected) -> Book:
-    """The notebook with each exercise first as it is, then answered wrong in each way, then solved.
+    """The notebook with each exercise first as it is, then answered wrong in each way, then solved in each.
 
-    The cells that are added are named `exercise-1-wrong-0`, `check-1-wrong-0`, …, `exercise-1-solved`.
+    The cells that are added are named `exercise-1-wrong-0`, `check-1-wrong-0`, …, `exercise-1-also-0`, …,
+    `exercise-1-solved`.
     """
     made = copy.deepcopy(book)
     cells: list[Cell] = []
@@ -79,6 +83,7 @@ def answered(book: Book, found: Expected) -> Book:
             continue
         exercise = cell["id"].replace("check", "exercise")
         answers = [(f"wrong-{n}", text) for n, (text, _) in enumerate(found.wrong[exercise])]
+        answers += [(f"also-{n}", text) for n, text in enumerate(found.also.get(exercise, ()))]
         for suffix, text in (*answers, ("solved", found.solutions[exercise])):
             cells.append(_cell(f"{exercise}-{suffix}", text))
             cells.append(_cell(f"{cell['id']}-{suffix}", source(cell)))

@@ -84,6 +84,17 @@ class Ingestors:
         self._wake()
         return True
 
+    def topics(self, name: str) -> tuple[str, ...]:
+        """Topics that an ingestor's spec names; none if there is no such ingestor.
+
+        Raises:
+            UnavailableError: the store does not respond.
+        """
+        found = self._specs.get(name)
+        if found is None or found.gone:
+            return ()
+        return tuple(spec_of(dict(found.document), file=name).spec.source.kafka.names)
+
     def gone(self, name: str) -> bool:
         """Whether there is no ingestor of this name, or it has ended.
 

@@ -436,8 +436,13 @@ class Lab:
         from tarn.workshop.cleaning import clean
 
         names = sorted({*self.about.names, *self._named})
-        dropped = clean(self, names)
-        self.say(f"dropped: {', '.join(dropped)}" if dropped else "there was nothing to drop")
+        cleaned = clean(self, names)
+        self.say(f"dropped: {', '.join(cleaned.dropped)}" if cleaned.dropped else "there was nothing to drop")
+        if cleaned.left:
+            self.say(
+                f"left: the topics {' and '.join(cleaned.left)}, which a notebook may not delete; "
+                "on the host: scripts/tarn topic delete NAME --yes"
+            )
 
     def done(self) -> None:
         """Print how many facts were checked, and how many exercises are solved."""

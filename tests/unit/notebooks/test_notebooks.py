@@ -90,6 +90,7 @@ def test_exercises_have_a_checker_solutions_and_wrong_answers(path: Path) -> Non
     assert found == [f"exercise-{n}" for n in range(1, len(found) + 1)]
     assert number(path) == "00" or 2 <= len(found) <= 4
     assert set(wanted.solutions) == set(wanted.wrong) == set(found)
+    assert set(wanted.also) <= set(found)
     by_id = {cell["id"]: source(cell) for cell in book["cells"]}
     after = dict(pairwise(by_id))
     for exercise in found:
@@ -98,7 +99,8 @@ def test_exercises_have_a_checker_solutions_and_wrong_answers(path: Path) -> Non
         assert after[exercise] == check_of(exercise)
         assert by_id[check_of(exercise)].strip() == f'lab.check("{at}", answer)'
         assert wanted.wrong[exercise], f"{exercise} has no wrong answer"
-        for text in (wanted.solutions[exercise], *(wrong for wrong, _ in wanted.wrong[exercise])):
+        right = (wanted.solutions[exercise], *wanted.also.get(exercise, ()))
+        for text in (*right, *(wrong for wrong, _ in wanted.wrong[exercise])):
             ast.parse(text)
         assert all(words for _, words in wanted.wrong[exercise])
     if found:

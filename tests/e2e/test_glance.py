@@ -1,0 +1,97 @@
+"""The page at ingest's port on the whole stack: the stream's windows, a commit as it comes, a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from tests.support import browser, chromium
+from tests.support.containers import artifacts
+from tests.support.stack import Stack, eventually
+
+CANARY = "ops.canary"
+ROWS = (
+    "[...document.querySelectorAll('#{} tbody tr')].map("
+    "(row) => [...row.cells].map((cell) => cell.innerText))"
+)
+MARKS = "[...document.querySelectorAll('.strip circle title')].map((one) => one.textContent)"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
+    program = browser.program()
+    if program is None:
+        pytest.skip("no Chromium on this machine, and none to be had from its apt sources")
+    with (
+        chromium.started(program, tmp_path_factory.mktemp("profile")) as started,
+        started.page() as found,
+    ):
+        yield found
+
+
+def ask(stack: Stack, variable: str, path: str) -> Any:
+    with urlopen(f"http://127.0.0.1:{stack.ports[variable]}{path}", timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+def busiest(stack: Stack) -> list[tuple[str, str, int]]:
+    """Routes of the stream's newest windows with their flights, most flights first."""
+    routes = ask(stack, "TARN_PORT_STREAM", "/v1/windows")["routes"]
+    found = [(one["origin"], one["destination"], one["flights"]) for one in routes]
+    return sorted(found, key=lambda one: -one[2])[:10]
+
+
+@pytest.fixture(scope="module")
+def windows(stack: Stack) -> Stack:
+    """The stack once the stream has windows: of flights that `up` or an earlier test plays, or of some."""
+    if not busiest(stack):
+        answer = stack.script("tarn", "demo", "replay", "--rate", "1000", "--messages", "3000", timeout_s=120)
+        assert answer.code == 0, answer.text
+    eventually(lambda: busiest(stack), timeout_s=90, what="windows of the service stream")
+    return stack
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.may_skip("no Chromium to be had")
+def test_the_page_shows_the_lake_as_it_works(windows: Stack, page: chromium.Page) -> None:
+    stack, url = windows, f"http://127.0.0.1:{windows.ports['TARN_PORT_INGEST']}/"
+    page.open(url)
+    page.until("document.querySelector('#state').innerText === 'Healthy'", timeout_s=30)
+
+    page.until("document.querySelectorAll('#windows tbody tr').length > 0", timeout_s=30)
+
+    def same_windows() -> bool:
+        shown = [(row[0], row[1]) for row in page.run(ROWS.format("windows"))]
+        wanted = busiest(stack)
+        return len(shown) == len(wanted) and all(
+            origin in route and destination in route and flights == f"{count:,}"
+            for (route, flights), (origin, destination, count) in zip(shown, wanted, strict=True)
+        )
+
+    eventually(same_windows, timeout_s=30, what="the stream's windows on the page")
+
+    # A row that is sent now is a mark in the strip, and its commit is the table's newest.
+    before = ask(stack, "TARN_PORT_INGEST", f"/v1/tables/{CANARY}")["rows"]
+    sent = stack.script("tarn", "canary", timeout_s=120)
+    assert sent.code == 0, sent.text
+    page.until(f"{MARKS}.some((text) => text.startsWith('{CANARY}: '))", timeout_s=20)
+    rows = f"{ROWS.format('tables')}.find((row) => row[0] === '{CANARY}')?.[1]"
+    page.until(f"Number({rows}?.replaceAll(',', '')) > {before or 0}", timeout_s=20)
+    page.picture(artifacts() / "glance.png")
+
+    page.click(f"#tables a[href='#/tables/{CANARY}']")
+    page.until("document.querySelector('#snapshots tbody tr') && document.querySelector('#files tbody tr')")
+    page.until("document.querySelector('#columns tbody tr')")
+    look = ask(stack, "TARN_PORT_INGEST", f"/v1/tables/{CANARY}/metadata")
+    assert look["uuid"] in page.text(".objects-card")
+    assert page.run(ROWS.format("snapshots"))[0][0] == look["snapshotId"]
+    assert page.run("location.hash") == f"#/tables/{CANARY}"
+
+    hosts = {address.split("/")[2] for address in page.requests if address.startswith("http")}
+    own = {f"127.0.0.1:{stack.ports[name]}" for name in ("TARN_PORT_INGEST", "TARN_PORT_STREAM")}
+    assert hosts == own, "the page and the stream, and nobody else"
+    assert page.console == []
