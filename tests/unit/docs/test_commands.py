@@ -1,0 +1,93 @@
+"""Commands in the guides and notebooks exist, with the options that are given to them; blocks are run elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from tarn.cli import main as cli
+from tests.support.pages import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+COMMAND = re.compile(r"scripts/(tarn|up|down|doctor)((?: [^`|;&>\n]*)?)")
+OPTION = re.compile(r"--[a-z][a-z-]+")
+
+
+def text_of(path: Path) -> str:
+    if path.suffix == ".md":
+        return path.read_text(encoding="utf-8")
+    book = json.loads(path.read_text(encoding="utf-8"))
+    return "\n".join("".join(cell["source"]) for cell in book["cells"])
+
+
+def commands(path: Path) -> Iterator[tuple[str, str]]:
+    """Script and arguments of each command in code: between backticks, or at the beginning of a line."""
+    for code in re.findall(r"`([^`\n]+)`|^\s*(scripts/\S.*)$", text_of(path), re.MULTILINE):
+        for script, rest in COMMAND.findall(code[0] or code[1]):
+            yield script, rest.strip()
+
+
+def words(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:  # a quotation that goes on in the next line
+        return text.split()
+
+
+def wrong_with(rest: str) -> str:
+    """What is wrong with arguments of `scripts/tarn`; empty for nothing."""
+    at: Any = get_command(cli.app)
+    options: set[str] = {"--help"}
+    for number, word in enumerate(words(rest)):
+        options |= {name for one in at.params for name in (*one.opts, *one.secondary_opts)}
+        if hasattr(at, "get_command"):
+            if word.startswith("-"):
+                continue
+            found = at.get_command(None, word)
+            if found is None:
+                # A place for any command, as in `scripts/tarn COMMAND --help`, or a mention.
+                return (
+                    "" if number == 0 and not re.fullmatch(r"[a-z][a-z-]+", word) else f"no command {word!r}"
+                )
+            at = found
+            options |= {name for one in at.params for name in (*one.opts, *one.secondary_opts)}
+    unknown = [one for one in words(rest) if OPTION.fullmatch(one) and one not in options]
+    return f"no option {unknown[0]}" if unknown else ""
+
+
+@functools.cache
+def help_of(script: str) -> str:
+    done = subprocess.run([ROOT / "scripts" / script, "--help"], capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", [*PAGES, *BOOKS], ids=lambda path: path.name)
+def test_every_command_exists_with_its_options(path: Path) -> None:
+    wrong = []
+    for script, rest in commands(path):
+        if script == "tarn":
+            found = wrong_with(rest)
+        else:
+            unknown = [one for one in OPTION.findall(rest) if one not in help_of(script)]
+            found = f"no option {unknown[0]}" if unknown else ""
+        if found:
+            wrong.append(f"scripts/{script} {rest}: {found}")
+    assert not wrong
+
+
+def test_what_is_wrong_is_found() -> None:
+    assert wrong_with("rollback ws_ada.coldstore --to good --offsets rewind") == ""
+    assert wrong_with("rollback TABLE --until good") == "no option --until"
+    assert wrong_with("dead-letters repeat") == "no command 'repeat'"
+    assert wrong_with("rolback TABLE") == "no command 'rolback'"
+    assert len([one for path in PAGES for one in commands(path)]) > 150
