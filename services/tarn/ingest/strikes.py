@@ -237,7 +237,8 @@ class Strikes:
             self._driver.drop_next(id_, within_s=self._strike_s_max)
         try:
             lost = self._until(
-                lambda: self._lost[0] if self._lost else None,
+                # Not that of another table, armed by a strike before that came to nothing.
+                lambda: next((one for one in self._lost if one.table == made.table), None),
                 self._strike_s_max,
                 self._nothing_came(made.table),
             )

@@ -102,6 +102,19 @@ def test_a_strike_that_finds_no_commit_says_so_and_is_disarmed() -> None:
         assert (status.unknowns, status.state.value) == (0, "Running")
 
 
+def test_an_answer_of_another_table_is_not_that_of_the_strike() -> None:
+    """A process may drop one for a strike that came to nothing, when the next one is under way."""
+    with struck(heal_s_max=5) as made:
+        made.feeding = False
+        assert made.post("drop-reply").status == 202
+        other = LostReply(table="bronze.other", at_ms=1, commit_ids=("theirs",), snapshot_id=7)
+        made.strikes._traps.tell(other)
+        made.feeding = True
+        strike = made.over()
+        healed(strike)
+        assert strike["commitId"] != "theirs"
+
+
 def test_only_one_strike_at_a_time_and_only_of_what_runs() -> None:
     with struck() as made:
         made.feeding = False

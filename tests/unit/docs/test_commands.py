@@ -1,4 +1,4 @@
-"""Commands in the guides and notebooks exist, with the options that are given to them; blocks are run elsewhere."""
+"""Commands in guides and notebooks exist, with the options that are given to them; blocks run elsewhere."""
 
 from __future__ import annotations
 
