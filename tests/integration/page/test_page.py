@@ -19,6 +19,7 @@ from tarn.ingest.status import State
 from tests.support.chromium import Page
 from tests.support.glance import LETTERS, shown
 from tests.support.lake import TABLE
+from tests.support.stack import eventually
 from tests.support.status_api import LakeTables
 
 pytestmark = pytest.mark.may_skip("no Chromium to be had")
@@ -599,3 +600,74 @@ def test_times_are_of_the_readers_zone_which_is_named(page: Page) -> None:
         at = datetime.fromtimestamp(seen.at_ms / 1_000, ZoneInfo("Asia/Kolkata"))
         assert cells(page, "commits")[0][0] == f"{at:%H:%M:%S}"
         assert "Times are those of Asia/" in page.text("footer")
+
+
+def test_a_hidden_tab_asks_for_nothing(page: Page) -> None:
+    hide = (
+        "(() => {{ Object.defineProperty(document, 'hidden', {{ value: {}, configurable: true }});"
+        " document.dispatchEvent(new Event('visibilitychange', {{ bubbles: true }})) }})()"
+    )
+    with shown() as lake:
+        ready(page, lake.url)
+        page.run(hide.format("true"))
+        page.run("new Promise((done) => setTimeout(done, 500))")
+        asked = len(page.requests)
+        page.run("new Promise((done) => setTimeout(done, 4500))")
+        assert len(page.requests) == asked
+        lake.commit(6)
+        page.run(hide.format("false"))
+        page.until(f"({CELLS})('tables').some((row) => row[1] === '6')", timeout_s=2)
+
+
+POLLS = 66
+QUICK = (
+    "(() => { const later = setTimeout; window.setTimeout = (f, ms) => later(f, ms === 2000 ? 20 : ms) })()"
+)
+
+
+def test_a_tab_that_stays_open_does_not_grow(page: Page) -> None:
+    """As many polls as in two minutes, with commits and views that come and go: nodes and handlers stay."""
+
+    def weight() -> dict[str, float]:
+        page.send("HeapProfiler.collectGarbage")
+        found = {one["name"]: one["value"] for one in page.send("Performance.getMetrics")["metrics"]}
+        # A commit of the last minute is a mark of three nodes: the mark, its title, and the title's text.
+        marks = page.run("document.querySelectorAll('.strip circle').length")
+        return {
+            "nodes": found["Nodes"] - 3 * marks,
+            "listeners": found["JSEventListeners"],
+            "bytes": found["JSHeapUsedSize"],
+        }
+
+    def polls(lake: Any, count: int) -> None:
+        first = len(page.requests)
+        for look in (f"#/tables/{TABLE}", "#/ingestors/orders", "#/") * 2:
+            page.run(f"location.hash = {json.dumps(look)}")
+            wanted = first + count * 7 / 6
+            while len(page.requests) < wanted:
+                lake.commit(1)
+                page.run("new Promise((done) => setTimeout(done, 100))")
+            first = len(page.requests)
+        page.until("document.querySelectorAll('#tables tbody tr').length === 2")
+
+    page.send("Performance.enable")
+    page.send("Page.addScriptToEvaluateOnNewDocument", source=QUICK)
+    with shown() as lake:
+        ready(page, lake.url)
+        for _ in range(30):  # so that the lists are as long as they are shown
+            lake.commit(1)
+        polls(lake, 36)
+        before = weight()
+        polls(lake, POLLS)
+        # What a view that was left had is collected a little later.
+        eventually(lambda: grown(before, weight()) == [], timeout_s=10, what=f"no more than {before}")
+
+
+def grown(before: dict[str, float], after: dict[str, float]) -> list[str]:
+    """What has grown by more than chance."""
+    most = {
+        "listeners": before["listeners"] + 10,
+        "nodes": before["nodes"] * 1.1 + 50,
+        "bytes": before["bytes"] * 1.25 + 1_000_000,
+    }
+    return [name for name, limit in most.items() if after[name] > limit]
