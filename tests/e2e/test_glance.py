@@ -74,6 +74,13 @@ def test_the_page_shows_the_lake_as_it_works(windows: Stack, page: chromium.Page
 
     eventually(same_windows, timeout_s=30, what="the stream's windows on the page")
 
+    def same_alerts() -> bool:
+        wanted = [one["message"] for one in ask(stack, "TARN_PORT_STREAM", "/v1/alerts")["alerts"][:3]]
+        shown = page.run("[...document.querySelectorAll('.alerts li')].map((one) => one.innerText)")
+        return len(shown) == len(wanted) and all(map(str.endswith, shown, wanted))
+
+    eventually(same_alerts, timeout_s=30, what="the stream's newest alerts on the page")
+
     # A row that is sent now is a mark in the strip, and its commit is the table's newest.
     before = ask(stack, "TARN_PORT_INGEST", f"/v1/tables/{CANARY}")["rows"]
     sent = stack.script("tarn", "canary", timeout_s=120)

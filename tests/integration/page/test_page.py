@@ -471,7 +471,9 @@ def test_live_windows_and_alerts_of_the_stream(page: Page) -> None:
             "lateDropped": 2,
             "routes": [route(3), route(9, origin="BOS", originName="Boston")],
         },
-        "/v1/alerts": {"alerts": [alert]},
+        "/v1/alerts": {
+            "alerts": [alert, *(alert | {"id": f"{n}", "message": f"older {n}"} for n in range(2, 6))]
+        },
     }
     with a_stream(answers, lambda: at[0]) as stream, shown(stream_url=stream) as lake:
         at[0] = lake.url.rstrip("/")
@@ -482,7 +484,12 @@ def test_live_windows_and_alerts_of_the_stream(page: Page) -> None:
             ["New York (JFK) → LAX", "3", "12.3 min", UNKNOWN, "1"],
         ]
         assert "2 late events dropped" in page.text(".windows-card")
-        assert alert["message"] in page.text(".alerts")
+        shown_alerts = page.run("[...document.querySelectorAll('.alerts li')].map((one) => one.innerText)")
+        assert [one.partition(":15:00 ")[2] for one in shown_alerts] == [
+            alert["message"],
+            "older 2",
+            "older 3",
+        ], "the service says the newest first"
 
 
 def test_a_stream_that_does_not_answer_is_said_quietly(page: Page) -> None:

@@ -7,6 +7,7 @@ import { h, section, table, write } from "./dom.js";
 const EVERY_MS = 2_000;
 const AGAIN_MS = 30_000;
 const ROUTES_MAX = 10;
+const ALERTS_MAX = 3;
 
 const minutes = (value) => (known(value) ? `${value.toFixed(1)} min` : UNKNOWN);
 const place = (code, name) => (name ? `${name} (${code})` : code);
@@ -87,7 +88,7 @@ export function windowsSection() {
     );
     const busiest = [...list].sort((a, b) => b.flights - a.flights).slice(0, ROUTES_MAX);
     routes.show(busiest, (one) => `${one.origin}-${one.destination}-${one.windowStart}`);
-    const last = (stream.alerts ?? []).slice(-3).reverse();
+    const last = (stream.alerts ?? []).slice(0, ALERTS_MAX); // the newest come first
     const ids = last.map((one) => one.id).join("\n");
     if (ids !== shown) {
       alerts.replaceChildren(...last.map((one) => h("li", {}, h("strong", {}, clock(one.at)), ` ${one.message}`)));
