@@ -75,7 +75,7 @@ WRONG = {
         ),
         (
             'answer = lab.trino(f"SELECT wind_speed > 15 AS windy, count(*) AS flights, '
-            "count_if(dep_delay IS NULL) * 1.0 / count(*) AS cancelled FROM {FLIGHTS} "
+            "avg(if(dep_delay IS NULL, 1.0, 0.0)) AS cancelled FROM {FLIGHTS} "
             'JOIN {WEATHER} USING (origin, time_hour) WHERE wind_speed IS NOT NULL GROUP BY 1")',
             "one digit after the point",
         ),

@@ -238,9 +238,9 @@ def test_a_reset_leaves_nothing_of_its_own_and_touches_nothing_of_another(stack:
     assert done.code == 0, done.text[-4000:]
     found = json.loads(done.text.rpartition("FOUND ")[2])
     orders = ["workshop.reset.orders"]
-    assert found["before"] == [["carts", "orders"], orders, ["orders", "carts"]]
+    assert found["before"] == [["carts", "letters", "orders"], orders, ["orders", "carts"]]
     assert found["after"] == [[], [], []]
-    assert found["other"] == [["orders"], ["workshop.reset2.orders"], ["orders"]]
+    assert found["other"] == [["letters", "orders"], ["workshop.reset2.orders"], ["orders"]]
     assert found["end"] == [[], [], []]
     assert found["said"][-1].startswith(f"left: the topics {found['log']} and tarn.log.claims.")
     gone = stack.script("tarn", "topic", "delete", found["log"], "--yes", timeout_s=120)

@@ -19,6 +19,7 @@ from tarn.ingest.status import State
 from tests.support.chromium import Page
 from tests.support.glance import LETTERS, shown
 from tests.support.lake import TABLE
+from tests.support.stack import eventually
 from tests.support.status_api import LakeTables
 
 pytestmark = pytest.mark.may_skip("no Chromium to be had")
@@ -665,7 +666,15 @@ def test_a_tab_that_stays_open_does_not_grow(page: Page) -> None:
         polls(lake, 36)
         before = weight()
         polls(lake, POLLS)
-        after = weight()
-    assert after["listeners"] <= before["listeners"] + 10, (before, after)
-    assert after["nodes"] <= before["nodes"] * 1.1 + 50, (before, after)
-    assert after["bytes"] <= before["bytes"] * 1.25 + 1_000_000, (before, after)
+        # What a view that was left had is collected a little later.
+        eventually(lambda: grown(before, weight()) == [], timeout_s=10, what=f"no more than {before}")
+
+
+def grown(before: dict[str, float], after: dict[str, float]) -> list[str]:
+    """What has grown by more than chance."""
+    most = {
+        "listeners": before["listeners"] + 10,
+        "nodes": before["nodes"] * 1.1 + 50,
+        "bytes": before["bytes"] * 1.25 + 1_000_000,
+    }
+    return [name for name, limit in most.items() if after[name] > limit]
