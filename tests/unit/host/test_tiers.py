@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tarn_host import shell
 from tarn_host.console import StopError
 from tarn_host.stack.project import ROOT
-from tarn_host.testing import parallel, tiers
+from tarn_host.testing import tiers
 from tarn_host.testing.tiers import Outcome, counted, existing, job, planned, selected, split, table, times
 
 REPORT = """<testsuites><testsuite tests="9" failures="1" errors="1" skipped="2"/></testsuites>"""
@@ -83,57 +81,15 @@ def test_table_ends_in_the_plain_closing_line() -> None:
     assert rows[1].split() == ["unit", "5", "5", "0", "0", "1.0s"]
 
 
-EVERY = ["unit", "contract", "spark", "integration", "e2e", "notebooks", "faults", "rck"]
-
-
-def test_every_tier_runs_once_and_those_of_the_whole_stack_one_after_the_other() -> None:
-    beside = [["integration"], ["unit", "contract", "spark", "rck"]]
-    stack = ["e2e", "notebooks", "faults"]
-    assert planned(EVERY, roomy=True) == [[stack, *beside]]
-    assert planned(EVERY, roomy=False) == [beside, [stack]]
-    assert planned(["faults", "integration"], roomy=True) == [[["faults"], ["integration"]]]
-    for roomy in (True, False):
-        assert planned(["unit"], roomy=roomy) == [[["unit"]]]
-        assert planned(["e2e"], roomy=roomy) == [[["e2e"]]]
-
-
-@pytest.mark.parametrize(
-    ("available_mib", "roomy"),
-    [(tiers.SIDE_BY_SIDE_MIB, True), (tiers.SIDE_BY_SIDE_MIB - 1, False), (None, False)],
-)
-def test_the_whole_stack_has_company_only_if_there_is_memory_for_both(
-    available_mib: int | None, roomy: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tiers.checks, "available_mib", lambda _: available_mib)
-    assert tiers._roomy() is roomy
-
-
-def test_tiers_that_compute_yield_to_those_that_wait_but_not_alone() -> None:
-    assert job("contract", [], {}, shared=True).command[:3] == ["nice", "-n", "5"]
-    assert "nice" not in job("contract", [], {}).command
-    assert "nice" not in job("e2e", [], {}, shared=True).command
-
-
-def test_lint_runs_beside_the_tiers_and_is_told_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = threading.Event()
-
-    def lint() -> Outcome:
-        assert begun.wait(10), "no tier began"
-        return Outcome("lint", 5, 0, 0, 1.0)
-
-    def run(lanes: list[list[parallel.Job]], on_end: Callable[[parallel.Ended], None]) -> None:
-        begun.set()
-        for (one,) in lanes:
-            on_end(parallel.Ended(one.name, 1, 2.0))
-
-    monkeypatch.setattr(tiers, "ARTIFACTS", tmp_path)
-    monkeypatch.setattr(tiers.python, "ensure", lambda: "there")
-    monkeypatch.setattr(tiers, "lint", lint)
-    monkeypatch.setattr(tiers.parallel, "run", run)
-    found = tiers.run(["lint", "unit"], [], assume_yes=False, keep=False)
-    assert [(one.tier, one.failed) for one in found] == [("lint", 0), ("unit", 1)]
+def test_tiers_without_the_whole_stack_run_side_by_side_and_the_others_alone() -> None:
+    assert planned(["unit", "contract", "spark", "integration", "e2e", "faults", "rck"]) == [
+        [["unit", "contract", "spark", "rck"], ["integration"]],
+        [["e2e"]],
+        [["faults"]],
+    ]
+    assert planned(["unit"]) == [[["unit"]]]
+    assert planned(["faults", "integration"]) == [[["integration"]], [["faults"]]]
+    assert planned(["e2e"]) == [[["e2e"]]]
 
 
 def test_tests_of_other_turns_are_counted_and_named_at_the_end(tmp_path: Path) -> None:
@@ -239,7 +195,7 @@ def test_whole_tiers_run_in_several_processes_and_selected_tests_in_one() -> Non
 
 
 def test_nightly_runs_only_if_named_and_alone() -> None:
-    assert planned(["unit", "nightly"], roomy=True) == [[["unit"]], [["nightly"]]]
+    assert planned(["unit", "nightly"]) == [[["unit"]], [["nightly"]]]
     assert job("nightly", [], {}).env["TARN_TEST_TIMES"] == "20"
     for tier in ("nightly", "nightly-stack"):
         assert tier not in existing(ROOT / "tests")

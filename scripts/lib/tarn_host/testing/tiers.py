@@ -11,7 +11,6 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,7 +18,7 @@ from pathlib import Path
 from tarn_host import shell, up
 from tarn_host.arguments import Parser
 from tarn_host.console import Phases, StopError, line, stopped
-from tarn_host.stack import checks, engine, firewall, lifecycle
+from tarn_host.stack import firewall, lifecycle
 from tarn_host.stack.project import ROOT, Project
 from tarn_host.testing import parallel, python
 
@@ -30,15 +29,8 @@ TIERS = (
 )
 ONLY_NAMED = ("nightly", "nightly-stack")
 CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck", "nightly-stack")
-STACK_LANE = ("e2e", "notebooks", "faults")
-SIDE_BY_SIDE = (STACK_LANE, ("integration",), ("unit", "contract", "spark", "rck"))
-SIDE_BY_SIDE_MIB = 14_000
-"""Memory that must be available for all lanes at once: two whole stacks and the processes of the tests."""
-IN_THE_GAPS = {"unit": 5, "contract": 5}
-"""Tiers that always have something to compute -> how much they yield to lanes that mostly wait (`nice`)."""
-KEEP_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
-"""Without it each of many processes compiles every module again, five seconds of processor time."""
-TIER_TIMEOUT_S = {"unit": 1200, "contract": 1800, "nightly": 4 * 3_600, "nightly-stack": 2 * 3_600}
+SIDE_BY_SIDE = (("unit", "contract", "spark", "rck"), ("integration",))
+TIER_TIMEOUT_S = {"unit": 600, "contract": 900, "nightly": 4 * 3_600, "nightly-stack": 2 * 3_600}
 CONTAINER_TIER_TIMEOUT_S = 2400
 LINT_TIMEOUT_S = 300
 PARALLEL = ("unit", "contract", "nightly")
@@ -282,11 +274,12 @@ def run(
             "TARN_BASE": here.base,
         }
     outcomes = []
-    with ThreadPoolExecutor(1) as beside, _clean_after(here, keep):
-        linting = beside.submit(lint) if "lint" in wanted else None
-        rest = [tier for tier in wanted if tier != "lint"]
-        for stage in planned(rest, roomy=here is not None and _roomy()):
-            several = len(stage) > 1
+    with _clean_after(here, keep):
+        if "lint" in wanted:
+            with phases.phase("lint") as notes:
+                outcomes.append(lint())
+                notes.append(_said(outcomes[-1]))
+        for stage in planned([tier for tier in wanted if tier != "lint"]):
             with phases.phase(" and ".join(tier for lane in stage for tier in lane)) as notes:
                 ended: list[Outcome] = []
 
@@ -295,14 +288,9 @@ def run(
                     line(f"    {one.name}: {_said(outcome)} in {one.seconds:.1f} s")
                     ended.append(outcome)
 
-                lanes = [[job(tier, for_pytest, env, shared=several) for tier in lane] for lane in stage]
-                parallel.run(lanes, keep_count)
+                parallel.run([[job(tier, for_pytest, env) for tier in lane] for lane in stage], keep_count)
                 notes.append(", ".join(f"{o.tier} {_said(o)}" for o in ended))
             outcomes.extend(sorted(ended, key=lambda o: TIERS.index(o.tier)))
-        if linting is not None:
-            with phases.phase("lint") as notes:
-                outcomes.insert(0, linting.result())
-                notes.append(_said(outcomes[0]))
     return outcomes
 
 
@@ -315,10 +303,8 @@ def test_project(here: Project) -> str:
     return f"{here.name}-test"
 
 
-def job(
-    tier: str, for_pytest: Sequence[str], env: Mapping[str, str], *, shared: bool = False
-) -> parallel.Job:
-    """One tier's tests as a job with its own pytest process; `shared` if other lanes run beside it."""
+def job(tier: str, for_pytest: Sequence[str], env: Mapping[str, str]) -> parallel.Job:
+    """One tier's tests as a job with its own pytest process."""
     folder = ARTIFACTS / tier
 
     def empty() -> None:
@@ -328,15 +314,11 @@ def job(
     return parallel.Job(
         name=tier,
         command=[
-            *(["nice", "-n", str(IN_THE_GAPS[tier])] if shared and tier in IN_THE_GAPS else []),
             *(str(python.python()), "-u", "-m", "pytest", *selected(tier, for_pytest, os.cpu_count() or 1)),
             f"--junitxml={folder / 'report.xml'}",
         ],
         timeout_s=TIER_TIMEOUT_S.get(tier, CONTAINER_TIER_TIMEOUT_S),
-        env={
-            **{**env, "TARN_ARTIFACTS": str(folder), "TARN_KEEP": "1"},
-            **{**KEEP_BYTECODE, **NIGHTLY_ENV.get(tier, {})},
-        },
+        env={**env, "TARN_ARTIFACTS": str(folder), "TARN_KEEP": "1", **NIGHTLY_ENV.get(tier, {})},
         first=empty,
     )
 
@@ -353,25 +335,15 @@ def selected(tier: str, for_pytest: Sequence[str], processors: int) -> list[str]
     return [*where, *for_pytest]
 
 
-def planned(wanted: Sequence[str], *, roomy: bool) -> list[list[list[str]]]:
+def planned(wanted: Sequence[str]) -> list[list[list[str]]]:
     """The order of the tiers: sequential stages, each of parallel lanes. Pure.
 
-    Tiers of the whole stack share it, one after the other; they mostly wait, as does `integration`, so that
-    the others find a processor beside them. Where memory is short the whole stack runs by itself.
+    Tiers that use the whole stack run alone; the others leave one of two cores idle and run in two lanes.
     """
-    lanes = [[tier for tier in lane if tier in wanted] for lane in SIDE_BY_SIDE]
-    stack, *others = lanes
-    taken = {tier for lane in lanes for tier in lane}
+    first = [[tier for tier in lane if tier in wanted] for lane in SIDE_BY_SIDE]
+    taken = {tier for lane in first for tier in lane}
     rest = [[[tier]] for tier in wanted if tier not in taken]
-    first = [lanes] if roomy else [others, [stack]]
-    stages = [[lane for lane in stage if lane] for stage in first]
-    return [*(stage for stage in stages if stage), *rest]
-
-
-def _roomy() -> bool:
-    """Whether the engine has the memory for all lanes at once."""
-    available = checks.available_mib(engine.look().memory_bytes)
-    return available is not None and available >= SIDE_BY_SIDE_MIB
+    return [[lane for lane in first if lane], *rest] if taken else rest
 
 
 def lint() -> Outcome:
@@ -388,7 +360,7 @@ def lint() -> Outcome:
     broken = []
     for name, command in checks.items():
         result = shell.capture(command, timeout_s=LINT_TIMEOUT_S, cwd=ROOT)
-        line(f"    lint, {name}: {'ok' if result.ok else 'FAILED'}")
+        line(f"    {name}: {'ok' if result.ok else 'FAILED'}")
         if not result.ok:
             broken.append(name)
             for text in (result.out + result.err).splitlines()[-60:]:
