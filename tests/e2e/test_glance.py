@@ -23,13 +23,7 @@ MARKS = "[...document.querySelectorAll('.strip circle title')].map((one) => one.
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
-    program = browser.program()
-    if program is None:
-        pytest.skip("no Chromium on this machine, and none to be had from its apt sources")
-    with (
-        chromium.started(program, tmp_path_factory.mktemp("profile")) as started,
-        started.page() as found,
-    ):
+    with chromium.tab(browser.required(), tmp_path_factory.mktemp("profile")) as found:
         yield found
 
 

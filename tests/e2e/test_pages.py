@@ -155,10 +155,7 @@ STATEMENT = {"method": "POST", "body": MARK, "headers": {"Content-Type": "text/p
 @pytest.fixture(scope="module")
 def chromium() -> str:
     """A browser; the test is skipped without one."""
-    found = browser.program()
-    if found is None:
-        pytest.skip("no Chromium on this machine, and none to be had from its apt sources")
-    return found
+    return browser.required()
 
 
 @pytest.mark.in_turn(3, "a real browser gets an answer that the same request by a plain client does not get")

@@ -28,13 +28,7 @@ OUTPUTS = "[...document.querySelectorAll('.jp-OutputArea-output')].map(one => on
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
-    program = browser.program()
-    if program is None:
-        pytest.skip("no Chromium on this machine, and none to be had from its apt sources")
-    with (
-        chromium.started(program, tmp_path_factory.mktemp("profile")) as started,
-        started.page() as found,
-    ):
+    with chromium.tab(browser.required(), tmp_path_factory.mktemp("profile")) as found:
         yield found
 
 
@@ -89,10 +83,7 @@ def test_a_newcomer_opens_the_printed_address_and_runs_the_tour_to_its_end(
 
 @pytest.mark.may_skip("no Chromium to be had")
 def test_without_the_token_the_browser_meets_a_login(stack: Stack, tmp_path: Path) -> None:
-    program = browser.program()
-    if program is None:
-        pytest.skip("no Chromium on this machine, and none to be had from its apt sources")
-    with chromium.started(program, tmp_path) as started, started.page() as page:
+    with chromium.tab(browser.required(), tmp_path) as page:
         page.open(address(stack).partition("?")[0])
         page.until("location.pathname.startsWith('/login')")
         assert page.run("document.querySelectorAll('.jp-Notebook').length") == 0

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tarn_host.console import StopError
 from tarn_host.stack import apt
 
@@ -45,6 +46,14 @@ def program() -> str | None:
                 with contextlib.suppress(StopError):
                     apt.install(["chromium"], Path(os.devnull), timeout_s=INSTALL_S)
         found = shutil.which("chromium")
+    return found
+
+
+def required() -> str:
+    """A browser; the test is skipped without one."""
+    found = program()
+    if found is None:
+        pytest.skip("no Chromium on this machine, and none to be had from its apt sources")
     return found
 
 

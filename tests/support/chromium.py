@@ -265,3 +265,10 @@ def started(program: str, profile: Path) -> Iterator[Browser]:
         finally:
             process.kill()
             process.wait(30)
+
+
+@contextlib.contextmanager
+def tab(program: str, profile: Path) -> Iterator[Page]:
+    """A tab of a browser of its own, until the end of the block; the arguments are those of `started`."""
+    with started(program, profile) as browser, browser.page() as page:
+        yield page

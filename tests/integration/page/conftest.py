@@ -13,10 +13,7 @@ from tests.support.chromium import Browser, Page
 
 @pytest.fixture(scope="session")
 def chromium_program() -> str:
-    found = browser.program()
-    if found is None:
-        pytest.skip("no Chromium on this machine, and none to be had from its apt sources")
-    return found
+    return browser.required()
 
 
 @pytest.fixture(scope="session")

@@ -237,7 +237,7 @@ def test_each_fault_is_a_miss_and_named(spoil: Callable[[dict[str, Any]], None],
 def test_the_page_has_the_times_and_the_memory_of_every_ten_minutes() -> None:
     raw = {"bench": "workshop", "command": "scripts/bench workshop", "date": "2026-01-01", "commit": "abc"}
     text = report([{**raw, "machine": "2 cores", "engine": "1", "runs": [run()]}])
-    assert "## Two hours of workshop" in text
+    assert "## The workshop by the clock" in text
     assert "| 02 | ada | 10:00 | 10:00 | 26:11 | 30:00 | 10.0 | b 3.0 | 12 of 12 | 1 of 1 | 1 of 1 |" in text
     assert "| MiB | limit | 0:00 | 0:11 | 0:11 | largest |" in text
     assert "| jupyter | 1024 | 100 | 300 | 310 | 400 |" in text
@@ -262,3 +262,8 @@ def test_a_walk_that_makes_no_sense_is_refused(
 ) -> None:
     assert main(["workshop", *words]) == 2
     assert "no such benchmark" in capsys.readouterr().err
+
+
+def test_a_record_does_not_name_the_folder_of_the_clone() -> None:
+    said = f"tarn-1 in {workshop.ROOT}: nothing is wrong; {workshop.ROOT}/scripts/up"
+    assert workshop.without_folder(said) == "tarn-1: nothing is wrong; ./scripts/up"

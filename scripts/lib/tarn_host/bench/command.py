@@ -75,7 +75,7 @@ ABOUT = {
         "A class of students",
         "Many students in one JupyterLab at the same time, on a stack of its own.",
     ),
-    "workshop": ("Two hours of workshop", "The workshop by the clock, on a stack of its own."),
+    "workshop": ("The workshop by the clock", "The timetable of two hours, on a stack of its own."),
     "history": ("A growing history", "Whether a table gets slower or larger with every commit."),
     "ingest": ("Ingestion", "Rows, processor time and freshness, on a stack of its own."),
     "fresh": ("Freshness", "From a message's time stamp to its row, on a stack of its own."),

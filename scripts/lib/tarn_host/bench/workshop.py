@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -207,19 +208,12 @@ def _walk(own: memory.Own, options: Options, slot: Slot, begun: float, run: dict
         line(f"{workshop_page.clock(time.monotonic() - begun)} pause")
     else:
         time.sleep(max(0.0, begun + slot.at_s - time.monotonic()))
-        students = list(zip(STUDENTS, slot.notebooks))
-        found: list[dict[str, Any]] = [{} for _ in students]
 
-        def learn(place: int) -> None:
-            student, notebook = students[place]
-            found[place] = _learned(own, options, slot, notebook, student, begun)
+        def learn(student: str, notebook: str) -> dict[str, Any]:
+            return _learned(own, options, slot, notebook, student, begun)
 
-        threads = [threading.Thread(target=learn, args=(place,)) for place in range(len(students))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        run["notebooks"] += found
+        with ThreadPoolExecutor(len(STUDENTS)) as pool:
+            run["notebooks"] += pool.map(learn, STUDENTS, slot.notebooks)
     time.sleep(max(0.0, until - time.monotonic()))
 
 
@@ -315,6 +309,11 @@ def ingested(status: Mapping[str, Any]) -> list[str]:
     return sorted({one["table"] for one in ingestors if not one["topic"].startswith(TRAIL)})
 
 
+def without_folder(said: str) -> str:
+    """What a script said, without the folder of this clone, which is nobody's business in a record. Pure."""
+    return said.replace(f" in {ROOT}", "").replace(str(ROOT), ".")
+
+
 def _ends(soaked: soak.Soak) -> dict[str, Any]:
     """What the lake says of itself afterwards."""
     own = soaked.own
@@ -334,7 +333,7 @@ def _ends(soaked: soak.Soak) -> dict[str, Any]:
     asked_for = [("tarn", "fsck"), *(("tarn", "audit", name) for name in tables), ("doctor",)]
     for words in asked_for:
         done = _script(own, *words)
-        said = done.out.strip() or done.err.strip()
+        said = without_folder(done.out.strip() or done.err.strip())
         judged = not words[-1].startswith(STUDENTS_TABLES)
         command = f"scripts/{' '.join(words)}"
         ends.append({"command": command, "code": done.code, "said": said[-2000:], "judged": judged})

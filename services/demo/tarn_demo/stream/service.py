@@ -349,7 +349,6 @@ def main(arguments: list[str]) -> int:
         configure("info", service="stream")
         log.error("stream cannot start", error=type(e).__name__, message=e.message)
         return exit_codes.exit_code(e)
-    return exit_codes.OK
 
 
 async def _until_it_ends(settings: Settings) -> NoReturn:
