@@ -244,6 +244,20 @@ def test_the_page_has_the_times_and_the_memory_of_every_ten_minutes() -> None:
     assert "| **all** | | 1,000 | 1,200 | 1,210 | 1,300 |" in text
     assert "- `scripts/tarn audit ws_ada.prices`, a table of a student's: exit code 1.\n" in text
     assert "| silver | 5 (3) | 8 (3) | 9 (3) | 40 |" in text
+    assert "*Own*" not in text
+
+
+def test_the_page_has_the_memory_of_processes_beside_that_with_the_cache_of_files() -> None:
+    found = run()
+    for n, one in enumerate(found["samples"]):
+        one["own"] = {"jupyter": 80 + n}
+    text = workshop_page.section([found])
+    head = "| MiB | limit | 0:00 | 0:11 | 0:11 | largest | own, first and last |"
+    assert f"{head}\n|---|---|---|---|---|---|---|\n" in text
+    assert "| jupyter | 1024 | 100 | 300 | 310 | 400 | 80 and 83 |" in text
+    assert f"| 900 | {workshop_page.DASH} |" in text
+    assert "| **all** | | 1,000 | 1,200 | 1,210 | 1,300 | |" in text
+    assert "*Own*" in text
 
 
 def test_every_table_that_is_filled_from_a_topic_is_audited() -> None:

@@ -63,7 +63,7 @@ ABOUT = {
     ),
     "memory": (
         "Memory",
-        "What the control group of each container holds without file cache that can be dropped "
+        "What the control group of each container holds without the cache of files that were read once "
         "(`memory.current` less `inactive_file`, as `docker stats` shows it), every two seconds: idle, a "
         "minute after the start, with the replay of flights, and while `scripts/tarn demo load` runs.",
     ),

@@ -292,10 +292,12 @@ def _watched(soaked: soak.Soak, begun: float, every_s: float, run: dict[str, Any
 
 
 def _sample(soaked: soak.Soak) -> dict[str, Any]:
-    """Memory of each container (MiB), and rows and lag of the demo's layers."""
-    held = {name: seen["working"] // memory.MIB for name, seen in soaked.look().items()}
+    """Memory of each container and of its processes alone (MiB), and rows and lag of the demo's layers."""
+    seen = soaked.look()
+    held = {name: one["working"] // memory.MIB for name, one in seen.items()}
+    own = {name: one["anon"] // memory.MIB for name, one in seen.items()}
     said = _script(soaked.own, "tarn", "pipeline", "status", "--json").out
-    return {"memory": held, "layers": json.loads(said.splitlines()[-1])["layers"]}
+    return {"memory": held, "own": own, "layers": json.loads(said.splitlines()[-1])["layers"]}
 
 
 def _script(own: memory.Own, *words: str) -> shell.Result:

@@ -148,17 +148,31 @@ def _memory(run: Mapping[str, Any]) -> list[str]:
     samples = run["samples"]
     rows = shown(samples)
     names = sorted({name for sample in samples for name in sample["memory"]})
-    parts = ["| MiB | limit | " + " | ".join(clock(row["at_s"]) for row in rows) + " | largest |\n"]
-    parts.append("|---" * (len(rows) + 3) + "|\n")
+    own = [sample["own"] for sample in samples if "own" in sample]  # earlier records lack it
+    parts = ["| MiB | limit | " + " | ".join(clock(row["at_s"]) for row in rows) + " | largest |"]
+    parts.append(" own, first and last |\n" if own else "\n")
+    parts.append("|---" * (len(rows) + 3 + bool(own)) + "|\n")
     for name in names:
         held = [str(row["memory"].get(name, DASH)) for row in rows]
         largest = max(sample["memory"].get(name, 0) for sample in samples)
-        parts.append(f"| {name} | {run['limits'].get(name, DASH)} | {' | '.join(held)} | {largest} |\n")
+        parts.append(f"| {name} | {run['limits'].get(name, DASH)} | {' | '.join(held)} | {largest} |")
+        parts.append(f" {_ends(own, name)} |\n" if own else "\n")
     sums = [f"{sum(row['memory'].values()):,}" for row in rows]
     largest = max((sum(sample["memory"].values()) for sample in samples), default=0)
-    parts.append(f"| **all** | | {' | '.join(sums)} | {largest:,} |\n")
-    parts.append("\nMemory is what `docker stats` shows: without file cache that can be dropped.\n")
+    parts.append(f"| **all** | | {' | '.join(sums)} | {largest:,} |{' |' if own else ''}\n")
+    parts.append(
+        "\nMemory is what `docker stats` shows. It has the cache of files that were read more than once, "
+        "which grows with the lake and is given up when memory is wanted.\n"
+    )
+    if own:
+        parts.append("*Own* is the memory of the processes, without any cache.\n")
     return parts
+
+
+def _ends(samples: Sequence[Mapping[str, int]], name: str) -> str:
+    """The first and the last value of a container."""
+    values = [sample[name] for sample in samples if name in sample]
+    return f"{values[0]} and {values[-1]}" if values else DASH
 
 
 def _layers(run: Mapping[str, Any]) -> list[str]:
