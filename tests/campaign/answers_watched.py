@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from tarn.core.small_files import Group
 from tarn.core.table_files import TableWriter
 from tarn.core.table_state import TableState
-from tarn.ingest.batch_commit import BatchCommit, offsets_in
+from tarn.ingest.batch_commit import BatchCommit, CommittedBatch, offsets_in
 from tarn.ingest.bookkeeper import Seat
-from tarn.ingest.changes import Change, CommitResult, Done
+from tarn.ingest.changes import Change, CommitResult, Done, NeedsReplan
+from tarn.ingest.ingestor import Ingestor, Merged, Plan
 
 if TYPE_CHECKING:
     from tests.campaign.world import Sim
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def answers_watched(sim: Sim) -> Iterator[None]:
-    """Within the block, each answer to a batch is compared with the version of the table that it names."""
+    """Within the block, each answer to a batch is compared with the version of the table that it names.
+
+    What readers have under way is counted.
+    """
     commit = Seat.commit
 
     def watched(seat: Seat, change: Change, writer: TableWriter) -> CommitResult:
@@ -35,7 +40,29 @@ def answers_watched(sim: Sim) -> Iterator[None]:
             ]
         return result
 
-    with patch.object(Seat, "commit", watched):
+    merge, commit_merge, plan = Ingestor._merge, Ingestor._commit_merge, Ingestor._plan
+
+    def merging(reader: Ingestor, group: Group, writer: TableWriter) -> Merged:
+        sim.watch.merging[id(reader)] = ""
+        made = merge(reader, group, writer)
+        sim.watch.merging[id(reader)] = "".join(file.path for file in made.files)
+        return made
+
+    def merged(reader: Ingestor, on: Plan, made: Merged) -> CommittedBatch | NeedsReplan:
+        result = commit_merge(reader, on, made)
+        del sim.watch.merging[id(reader)]
+        return result
+
+    def planning(reader: Ingestor) -> Plan:
+        sim.watch.cut_off.add(sim.watch.merging.pop(id(reader), ""))
+        return plan(reader)
+
+    with (
+        patch.object(Seat, "commit", watched),
+        patch.object(Ingestor, "_merge", merging),
+        patch.object(Ingestor, "_commit_merge", merged),
+        patch.object(Ingestor, "_plan", planning),
+    ):
         yield
 
 

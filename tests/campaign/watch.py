@@ -52,6 +52,8 @@ class Watch:
         groups: number of snapshots that hold several logical commits.
         committed: ids of all logical commits that were ever in the table.
         committing: number of changes that readers have handed over, and that are not answered.
+        merging: readers that write small files as one, or wrote it and have not handed it over -> its place.
+        cut_off: such files of readers that planned again.
         given_up: ids of those whose readers were answered that they are not in the table, and do not fit it.
         rewritten: whether the history may be rewritten (a rollback).
         moved: called after each new version.
@@ -67,6 +69,8 @@ class Watch:
     groups: int = 0
     committed: set[str] = field(default_factory=set)
     committing: int = 0
+    merging: dict[int, str] = field(default_factory=dict)
+    cut_off: set[str] = field(default_factory=set)
     given_up: set[str] = field(default_factory=set)
     rewritten: bool = False
     moved: Callable[[Version], None] = lambda _: None

@@ -6,10 +6,12 @@ ever deleted here (invariants I3, I7).
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
+from concurrent.futures import wait as futures_wait
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlparse
@@ -19,8 +21,8 @@ import pyarrow.parquet as pq
 
 from tarn.adapters.dictionaries import repeating
 from tarn.adapters.partitions import folder, split, survives_manifests
-from tarn.adapters.sort_order import in_order
-from tarn.adapters.statistics import statistics_of
+from tarn.adapters.sort_order import UNSORTED, in_order
+from tarn.adapters.statistics import Statistics, statistics_of
 from tarn.adapters.write_schema import WriteSchema
 from tarn.core.errors import InvalidLocationError, OutcomeUnknownError, UnavailableError
 from tarn.core.object_store import ObjectStore
@@ -30,6 +32,14 @@ from tarn.core.table_state import WrittenFile
 PUT_ATTEMPTS_MAX = 5
 PUT_WAIT_MS = 100
 ROW_GROUP_ROWS_MAX = 1_000_000
+MERGED_GROUP_ROWS = 100_000
+MERGED_GROUP_BYTES = 8 << 20
+"""A row group of a merged file is closed at so many rows, or bytes as Arrow columns: what a merge holds."""
+MERGED_STEP_ROWS = 4_096
+MERGED_ROWS_MAX = 2_000_000
+MERGED_SORTED_ROWS_MAX = 100_000
+MERGED_SORTED_BYTES_MAX = 16 << 20
+"""Sorting holds all rows at once."""
 
 
 class FileIO:
@@ -136,6 +146,16 @@ class Upload:
             self._write()
         self._write = None
 
+    def leave(self, wait: bool) -> None:
+        """Give up what is not written; whoever refers to the file has given it up too.
+
+        Args:
+            wait: whether to return only when no attempt is under way any more: until then it holds the data.
+        """
+        begun, self._begun, self._write = self._begun, None, None
+        if begun is not None and not begun.cancel() and wait:
+            futures_wait([begun])
+
 
 def encode_rows(
     layout: WriteSchema, root: str, rows: pa.Table, *, new_name: Callable[[], str], whole: bool = False
@@ -183,6 +203,9 @@ def merge_files(
 ) -> tuple[EncodedFile, ...]:
     """Encode the rows of data files of one partition as one file below `root`/data; nothing is written.
 
+    Files are read one by one, and rows are held for one row group at a time. Only of a table that sorts its
+    rows all are held at once.
+
     Args:
         objects: file IO.
         layout: write schema that the files were written with.
@@ -192,31 +215,90 @@ def merge_files(
 
     Raises:
         UnavailableError: the store does not respond, or lacks a file.
-        ValueError: the result does not have exactly the rows and the partition of the files, or their entries
-            in manifests could not be rewritten.
+        ValueError: the result does not have exactly the rows and the partition of the files, their entries in
+            manifests could not be rewritten, or there is too much to merge at once.
     """
     if not survives_manifests(layout.spec, layout.schema):
         raise ValueError("manifests with partition values of type double are not rewritten")
-    rows = pa.concat_tables(
-        _shape(pq.ParquetFile(io.BytesIO(objects.read(file.path))).read(use_threads=False), layout.arrow)
-        for file in files
+    wanted, rows_max = sum(file.records for file in files), merge_rows_max(layout)
+    places = {(file.spec_id, file.partition) for file in files}
+    if len(places) != 1 or wanted > rows_max:
+        raise ValueError(
+            f"{wanted} rows of partitions {places} are not merged; at most {rows_max} of one are"
+        )
+    (place,) = places
+    found, order_id, statistics = 0, UNSORTED, Statistics()
+    sink = io.BytesIO()
+    with contextlib.ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+        for rows in _groups(objects, layout, files):
+            if [(layout.spec.spec_id, values) for values, _ in split(rows, layout)] != [place]:
+                raise ValueError(f"{len(files)} files of partition {place} have rows of others")
+            ordered, order_id = in_order(rows, layout)
+            if writer is None:
+                writer = stack.enter_context(_writer(sink, layout, ordered))
+            writer.write_table(ordered, row_group_size=ROW_GROUP_ROWS_MAX)
+            statistics.add(ordered)
+            found += rows.num_rows
+    if found != wanted or writer is None:
+        raise ValueError(f"{len(files)} files of {wanted} rows were merged to {found}")
+    data = sink.getvalue()
+    made = WrittenFile(
+        path=f"{root}/data/{folder(place[1], layout)}{new_name()}.parquet",
+        partition=place[1],
+        spec_id=place[0],
+        records=found,
+        bytes=len(data),
+        statistics={**statistics.of(writer.writer.metadata), "sort_order_id": order_id},
     )
-    made = encode_rows(layout, root, rows, new_name=new_name, whole=True)
-    wanted = (sum(file.records for file in files), {(file.spec_id, file.partition) for file in files})
-    found = (sum(one.file.records for one in made), {(one.file.spec_id, one.file.partition) for one in made})
-    if wanted != found or len(made) != 1:
-        raise ValueError(f"{len(files)} files of {wanted} were merged to {len(made)} of {found}")
-    return made
+    return (EncodedFile(file=made, data=data),)
+
+
+def merge_rows_max(layout: WriteSchema) -> int:
+    """How many rows one merge may have: fewer if the table sorts them."""
+    return MERGED_SORTED_ROWS_MAX if layout.order.fields else MERGED_ROWS_MAX
+
+
+def _groups(objects: FileIO, layout: WriteSchema, files: Sequence[WrittenFile]) -> Iterator[pa.Table]:
+    """The rows of the files, in their order: a row group at a time, or all at once if the table sorts them.
+
+    Raises:
+        ValueError: the rows that are to be sorted are too large.
+    """
+    sorts = bool(layout.order.fields)
+    held: list[pa.Table] = []
+    rows = size = 0
+    for part in _parts(objects, layout, files):
+        held.append(part)
+        rows, size = rows + part.num_rows, size + part.nbytes
+        if sorts and size > MERGED_SORTED_BYTES_MAX:
+            raise ValueError(f"{size} bytes of rows are more than are sorted, {MERGED_SORTED_BYTES_MAX}")
+        if not sorts and (rows >= MERGED_GROUP_ROWS or size >= MERGED_GROUP_BYTES):
+            yield pa.concat_tables(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _parts(objects: FileIO, layout: WriteSchema, files: Sequence[WrittenFile]) -> Iterator[pa.Table]:
+    """The rows of the files, some thousands at a time."""
+    for file in files:
+        source = pq.ParquetFile(io.BytesIO(objects.read(file.path)))
+        for group in range(source.num_row_groups):
+            for batch in source.iter_batches(MERGED_STEP_ROWS, row_groups=[group], use_threads=False):
+                yield _shape(pa.Table.from_batches([batch]), layout.arrow)
 
 
 def begin_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
-    """Begin to write encoded files to the store, all at the same time; each has its `finish`.
+    """Begin to write encoded files to the store, all at the same time; each has its `finish` and `leave`.
 
     Raises:
         UnavailableError: the store does not respond, if the writes are not done by workers.
     """
+    uploads = [objects.begin(made.file.path, made.data) for made in encoded]
     return tuple(
-        replace(made.file, finish=objects.begin(made.file.path, made.data).finish) for made in encoded
+        replace(made.file, finish=upload.finish, leave=upload.leave)
+        for made, upload in zip(encoded, uploads, strict=True)
     )
 
 
@@ -227,8 +309,13 @@ def put_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenF
         UnavailableError: the store does not respond.
     """
     begun = begin_files(objects, encoded)
-    for file in begun:
-        file.finish()
+    try:
+        for file in begun:
+            file.finish()
+    except BaseException:
+        for file in begun:
+            file.leave(True)
+        raise
     return begun
 
 
@@ -263,9 +350,16 @@ def _encode_sized(
 
 
 def _encode(rows: pa.Table, layout: WriteSchema) -> tuple[bytes, dict[str, Any]]:
+    sink = io.BytesIO()  # grows by an eighth at a time, and its content is not copied
+    with _writer(sink, layout, rows) as writer:
+        writer.write_table(rows, row_group_size=ROW_GROUP_ROWS_MAX)
+    return sink.getvalue(), statistics_of(rows, writer.writer.metadata)
+
+
+def _writer(sink: io.BytesIO, layout: WriteSchema, rows: pa.Table) -> pq.ParquetWriter:
+    """A writer of row groups like these rows."""
     options = layout.options
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
+    return pq.ParquetWriter(
         sink,
         layout.arrow,
         compression=options.codec,
@@ -275,6 +369,4 @@ def _encode(rows: pa.Table, layout: WriteSchema) -> tuple[bytes, dict[str, Any]]
         store_decimal_as_integer=True,
         write_statistics=True,
         store_schema=False,
-    ) as writer:
-        writer.write_table(rows, row_group_size=ROW_GROUP_ROWS_MAX)
-    return sink.getvalue().to_pybytes(), statistics_of(rows, writer.writer.metadata)
+    )

@@ -35,14 +35,17 @@ log = structlog.get_logger()
 POLL_RECORDS_MAX = 10_000
 CONSUME_RECORDS = 500
 """Messages that are objects at one time: fewer than begin a garbage collection, which would visit all."""
-# A fetch is decompressed as a whole, and the limits count what is fetched: small ones bound the memory.
-FETCH_BYTES_MAX = 512 * 1024
-PARTITION_FETCH_BYTES_MAX = 128 * 1024
-# What waits here is also the most that one poll adds to a batch, whatever the size of its records.
-QUEUED_KIB_MAX = 8 * 1024
+# A fetch is decompressed as a whole, and the limits count what is fetched: small ones bound the memory. A
+# producer's batch that is larger comes alone.
+FETCH_BYTES_MAX = 128 * 1024
+PARTITION_FETCH_BYTES_MAX = 32 * 1024
+# What waits is also the most that one poll adds to a batch, whatever the size of its records. A record takes
+# some 400 bytes beside its value, which the first limit does not count.
+QUEUED_KIB_MAX = 1024
+QUEUED_RECORDS_MAX = 5_000
 SILENT_S_MAX = 30.0
 # How long it waits after its queue was full; its default of 1 s would leave a fast reader without records.
-QUEUE_BACKOFF_MS = 20
+QUEUE_BACKOFF_MS = 10
 
 # As functions, which `map` calls without a step of the interpreter per record. Partition and offset are
 # always there; the stubs say that they may be None.
@@ -112,6 +115,7 @@ class LibrdkafkaConsumer:
                 "topic.metadata.refresh.interval.ms": METADATA_AGE_MS_MAX,
                 "fetch.queue.backoff.ms": QUEUE_BACKOFF_MS,
                 "queued.max.messages.kbytes": QUEUED_KIB_MAX,
+                "queued.min.messages": QUEUED_RECORDS_MAX,  # it is an upper limit, whatever its name
                 "socket.timeout.ms": connection.request_timeout_ms,
                 "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
                 "error_cb": self._on_error,

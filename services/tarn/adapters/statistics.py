@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -31,29 +32,77 @@ def statistics_of(rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
         rows: the rows written; every field carries its Iceberg field id.
         footer: Parquet footer of the file.
     """
-    found: dict[str, dict[int, Any]] = {
-        "value_counts": {},
-        "null_value_counts": {},
-        "nan_value_counts": {},
-        "lower_bounds": {},
-        "upper_bounds": {},
-    }
-    by_path: dict[str, int] = {}
-    for path, field_id, column in _leaves(rows):
-        by_path[path] = field_id
-        if column is None:
-            continue
-        found["value_counts"][field_id] = len(column)
-        found["null_value_counts"][field_id] = column.null_count
+    statistics = Statistics()
+    statistics.add(rows)
+    return statistics.of(footer)
+
+
+@dataclass(slots=True)
+class _Column:
+    """Counts and ends of one leaf column so far. `nans` is None if the type has no NaN."""
+
+    kind: pa.DataType
+    chars_max: int
+    values: int = 0
+    nulls: int = 0
+    nans: int | None = None
+    low: Any = None
+    high: Any = None
+
+    def add(self, column: pa.Array) -> None:
+        self.values += len(column)
+        self.nulls += column.null_count
         if pa.types.is_floating(column.type):
-            found["nan_value_counts"][field_id] = pc.sum(pc.is_nan(column), min_count=0).as_py()
-        chars = SOURCE_CHARS_MAX if path == f"{TRACE_COLUMN}.source" else TEXT_CHARS_MAX
-        lower, upper = bounds_of(column, chars_max=chars)
-        if lower is not None:
-            found["lower_bounds"][field_id] = lower
-        if upper is not None:
-            found["upper_bounds"][field_id] = upper
-    return {**found, **_places(footer, by_path)}
+            self.nans = (self.nans or 0) + pc.sum(pc.is_nan(column), min_count=0).as_py()
+        low, high = _ends(column)
+        if low is not None and (self.low is None or low < self.low):
+            self.low = low
+        if high is not None and (self.high is None or high > self.high):
+            self.high = high
+
+
+class Statistics:
+    """Statistics of a file that is written in parts; as `statistics_of` of all rows at once."""
+
+    def __init__(self) -> None:
+        self._columns: dict[int, _Column] = {}
+        self._by_path: dict[str, int] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Count rows that were written; every field carries its Iceberg field id."""
+        for path, field_id, column in _leaves(rows):
+            self._by_path[path] = field_id
+            if column is None:
+                continue
+            if field_id not in self._columns:
+                chars = SOURCE_CHARS_MAX if path == f"{TRACE_COLUMN}.source" else TEXT_CHARS_MAX
+                self._columns[field_id] = _Column(column.type, chars)
+            self._columns[field_id].add(column)
+
+    def of(self, footer: pq.FileMetaData) -> dict[str, Any]:
+        """The statistics, keyed by pyiceberg's `DataFile` argument names.
+
+        Args:
+            footer: Parquet footer of the file.
+        """
+        found: dict[str, dict[int, Any]] = {
+            "value_counts": {},
+            "null_value_counts": {},
+            "nan_value_counts": {},
+            "lower_bounds": {},
+            "upper_bounds": {},
+        }
+        for field_id, column in self._columns.items():
+            found["value_counts"][field_id] = column.values
+            found["null_value_counts"][field_id] = column.nulls
+            if column.nans is not None:
+                found["nan_value_counts"][field_id] = column.nans
+            lower, upper = _as_bounds(column.kind, column.low, column.high, chars_max=column.chars_max)
+            if lower is not None:
+                found["lower_bounds"][field_id] = lower
+            if upper is not None:
+                found["upper_bounds"][field_id] = upper
+        return {**found, **_places(footer, self._by_path)}
 
 
 def bounds_of(column: pa.Array, *, chars_max: int) -> tuple[bytes | None, bytes | None]:
@@ -62,6 +111,12 @@ def bounds_of(column: pa.Array, *, chars_max: int) -> tuple[bytes | None, bytes 
     Strings and binary values are truncated to `chars_max` characters or bytes; the upper bound is then the
     next higher value of that length, None if there is none. NaN values are ignored.
     """
+    low, high = _ends(column)
+    return _as_bounds(column.type, low, high, chars_max=chars_max)
+
+
+def _ends(column: pa.Array) -> tuple[Any, Any]:
+    """The lowest and the highest value, dates and times as numbers; None if all are null or NaN."""
     kind = column.type
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
@@ -69,6 +124,14 @@ def bounds_of(column: pa.Array, *, chars_max: int) -> tuple[bytes | None, bytes 
         column = column.cast(pa.int64())
     ends = pc.min_max(column)
     low, high = ends["min"].as_py(), ends["max"].as_py()
+    if low is None or high is None or low != low or high != high:
+        return None, None
+    return low, high
+
+
+def _as_bounds(
+    kind: pa.DataType, low: Any, high: Any, *, chars_max: int
+) -> tuple[bytes | None, bytes | None]:
     if low is None or high is None:
         return None, None
     if pa.types.is_floating(kind):
@@ -100,9 +163,7 @@ def next_bytes(value: bytes) -> bytes | None:
     return None
 
 
-def _float_bounds(kind: pa.DataType, low: float, high: float) -> tuple[bytes | None, bytes | None]:
-    if low != low or high != high:
-        return None, None
+def _float_bounds(kind: pa.DataType, low: float, high: float) -> tuple[bytes, bytes]:
     # The lower bound of a zero is negative zero, the upper bound positive zero.
     form = "<f" if pa.types.is_float32(kind) else "<d"
     return struct.pack(form, low if low != 0 else -0.0), struct.pack(form, high if high != 0 else 0.0)

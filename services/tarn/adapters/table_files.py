@@ -8,7 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tarn.adapters.files import FileIO, begin_files, encode_rows, merge_files, put_files
+from tarn.adapters.files import FileIO, begin_files, encode_rows, merge_files, merge_rows_max, put_files
 from tarn.adapters.manifests import BegunManifest, Manifests
 from tarn.adapters.old_files import OldFiles
 from tarn.adapters.partitions import unfit
@@ -176,6 +176,11 @@ class IcebergWriter:
     def merge(self, files: Sequence[WrittenFile]) -> tuple[EncodedFile, ...]:
         """See `TableWriter.merge`."""
         return merge_files(self._objects, self._layout, self.root, files, new_name=self._new_name)
+
+    @property
+    def merge_rows_max(self) -> int:
+        """See `TableWriter.merge_rows_max`."""
+        return merge_rows_max(self._layout)
 
     def begin(self, files: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
         """See `TableWriter.begin`."""

@@ -10,6 +10,8 @@ from tarn.core.offsets import OffsetRange
 
 T = TypeVar("T")
 
+RECORD_BYTES = 150
+"""What a record takes in memory beside its key and value: objects of Python and places in lists."""
 FIRST_POLL_RECORDS = 1_000
 """Limit on the first poll of a batch: how large its records are is not known yet."""
 
@@ -93,6 +95,11 @@ class BatchBuilder:
         self.bytes += sum(map(len, filter(None, polled.keys)))
         if self.opened_s is None and polled.offsets:
             self.opened_s = now_s
+
+    @property
+    def held_bytes(self) -> int:
+        """What its records take in memory, in bytes; of short ones more than their keys and values."""
+        return self.bytes + RECORD_BYTES * self.records
 
     @property
     def room(self) -> int:

@@ -63,12 +63,13 @@ class SmallFiles:
                 self._held.setdefault((level, file.spec_id, file.partition), []).append(file)
                 self._count += 1
 
-    def due(self, now_s: float, *, urgent: bool = False) -> Group | None:
+    def due(self, now_s: float, *, urgent: bool = False, rows_max: int = ROWS_MAX) -> Group | None:
         """The group to merge now, if there is one.
 
         Args:
             now_s: monotonic time in seconds.
             urgent: only if merging is long overdue.
+            rows_max: rows of the files that are merged into one.
         """
         if self._merged_s is None:
             self._merged_s = now_s
@@ -79,9 +80,10 @@ class SmallFiles:
         for (level, _, _), files in sorted(self._held.items(), key=lambda item: -item[0][0]):
             enough = NEXT_LEVEL_MIN if level else FIRST_LEVEL_MIN
             if len(files) >= FILES_MAX or (len(files) >= enough and (level or a_while)):
-                group = _oldest(files, self.bytes_max)
+                group = _oldest(files, self.bytes_max, rows_max)
                 if len(group) >= 2:
                     return Group(files=group, level=level)
+                self.forget(frozenset({files[0].path}))  # too large to go with the next one
         return None
 
     def drop(self, group: Group, *, now_s: float) -> None:
@@ -110,13 +112,13 @@ class SmallFiles:
         return any(at == level and len(files) >= FIRST_LEVEL_MIN for (at, _, _), files in self._held.items())
 
 
-def _oldest(files: Sequence[WrittenFile], bytes_max: int) -> tuple[WrittenFile, ...]:
+def _oldest(files: Sequence[WrittenFile], bytes_max: int, rows_max: int) -> tuple[WrittenFile, ...]:
     """The oldest files that fit into one."""
     taken: list[WrittenFile] = []
     size = rows = 0
     for file in files[:FILES_MAX]:
         size, rows = size + file.bytes, rows + file.records
-        if size > bytes_max or rows > ROWS_MAX:
+        if size > bytes_max or rows > rows_max:
             break
         taken.append(file)
     return tuple(taken)

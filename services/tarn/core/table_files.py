@@ -97,8 +97,13 @@ class TableWriter(Protocol):
 
         Raises:
             UnavailableError: the store does not respond.
-            ValueError: the result does not have exactly the rows and the partition of the files.
+            ValueError: the result does not have exactly the rows and the partition of the files, or there is
+                too much to merge at once.
         """
+
+    @property
+    def merge_rows_max(self) -> int:
+        """How many rows one merge may have."""
 
     def begin(self, files: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
         """Begin to write encoded files to the store; a snapshot with them waits until they are there.

@@ -224,6 +224,10 @@ def _in_the_store() -> None:
     """What `WrittenFile.finish` does for a file that is in the store."""
 
 
+def _nothing_is_written(_wait: bool) -> None:
+    """What `WrittenFile.leave` does for such a file."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
     """A data file that is in the store, or on the way there, but not yet in a table.
@@ -236,6 +240,8 @@ class WrittenFile:
         bytes: file size in bytes.
         statistics: counts and bounds per field id, keyed by pyiceberg's `DataFile` argument names.
         finish: returns once the file is in the store; required before a table may list it.
+        leave: gives up what is not written, as no table will list it; with True it returns once nothing of it
+            is under way, and takes memory, any more.
         manifest: of a file that a table lists, the manifest in which it was found; it may be rewritten since.
     """
 
@@ -246,6 +252,7 @@ class WrittenFile:
     bytes: int
     statistics: dict[str, Any] = field(default_factory=dict)
     finish: Callable[[], None] = field(default=_in_the_store, compare=False, repr=False)
+    leave: Callable[[bool], None] = field(default=_nothing_is_written, compare=False, repr=False)
     manifest: str | None = field(default=None, compare=False)
 
 

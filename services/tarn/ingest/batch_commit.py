@@ -447,10 +447,13 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenBatch:
-    """A batch whose files are in the store, in no table yet.
+    """A batch whose files are in the store or on the way there, in no table yet. Its records are not held.
 
     Attributes:
-        made: its rows and bad records.
+        rows: number of good records.
+        bad: index in the batch to the reason of rejection.
+        ranges: offset ranges that the batch covers.
+        oldest_ms: time of its oldest record that has one, in milliseconds since the epoch.
         files: data files of the good records.
         letters: the dead-letter file of the bad records, if any.
         latest: partition to the latest event time of the rows, in microseconds since the epoch.
@@ -459,7 +462,10 @@ class WrittenBatch:
         write_s: duration of encoding and writing, in seconds.
     """
 
-    made: Made
+    rows: int
+    bad: Mapping[int, str]
+    ranges: tuple[OffsetRange, ...]
+    oldest_ms: int | None
     files: tuple[WrittenFile, ...]
     letters: tuple[WrittenFile, ...]
     latest: Mapping[int, int]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from threading import Semaphore
 
 from tarn.core.audit.origins import OriginReader
 from tarn.core.history import Retention
@@ -84,6 +85,7 @@ class IngestContext:
         bookkeepers: the bookkeepers of the process, one per table.
         principals: other principals that ingestors may act as.
         traps: what is armed in the catalog client, where faults by hand are allowed.
+        merging: held while small files are merged: one reader of the process does so at a time.
     """
 
     sources: TopicClient
@@ -104,6 +106,7 @@ class IngestContext:
     shared_ports: Ports | None = None
     principals: Principals = field(default_factory=Principals)
     traps: Traps | None = None
+    merging: Semaphore = field(default_factory=Semaphore)
 
     def require_going(self) -> None:
         """Require that the reader is not to stop.

@@ -21,7 +21,7 @@ from tarn.core.batch import BatchBuilder
 from tarn.core.completion import Announced
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.offsets import OffsetRange, TopicIdentity, require_same_source
-from tarn.core.small_files import SmallFiles
+from tarn.core.small_files import Group, SmallFiles
 from tarn.core.source import NoMessagesError, NoSuchTopicError, TopicReader, start_positions
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableName
@@ -73,6 +73,25 @@ class Plan:
     own: Mapping[int, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """Small files and the one that has their rows, in the store and not yet in the table.
+
+    Attributes:
+        group: the small files.
+        writer: their writer.
+        started_s: when it began.
+        files: the one that replaces them.
+        reason: why they cannot be merged; then there is none.
+    """
+
+    group: Group
+    writer: TableWriter
+    started_s: float
+    files: tuple[WrittenFile, ...] = ()
+    reason: str | None = None
+
+
 class Ingestor:
     """Runs one spec, or one replica of it.
 
@@ -95,6 +114,8 @@ class Ingestor:
         self._table = StreamTable(spec, context)
         self.table = self._table.name
         self._small_files = SmallFiles()
+        self._merging: frozenset[str] = frozenset()  # files of the merge under way
+        self._gone: frozenset[str] = frozenset()  # those of them that were dropped meanwhile
         self._reporter = StatusReporter(
             self.name, context.registry, clock=context.clock, now_ms=context.ports.now_ms
         )
@@ -175,19 +196,26 @@ class Ingestor:
         self._reporter.tell(State.RUNNING)
         # Left by any way out only when no commit is under way.
         try:
-            with self._context.memory.account() as memory, self._context.executor() as executor:
-                self._ingest(plan, memory, executor, until)
+            with (
+                self._context.memory.account() as memory,
+                self._context.executor() as merger,
+                self._context.executor() as executor,
+            ):
+                self._ingest(plan, memory, executor, merger, until)
         finally:
             self._commits.turn.leave()
 
-    def _ingest(self, plan: Plan, memory: Account, executor: Executor, until: Callable[[], bool]) -> None:
-        """Read batches and commit them in order; see `cycle`."""
+    def _ingest(
+        self, plan: Plan, memory: Account, executor: Executor, merger: Executor, until: Callable[[], bool]
+    ) -> None:
+        """Read batches and commit them in order, and merge small files beside it; see `cycle`."""
         limits = self._context.limits
         batch = self._new_batch(memory)
         now = self._context.clock()
         committed_s = looked_s = group_commit_s = now
         uncommitted: dict[int, int] = {}
         commit: Future[CommittedBatch | NeedsReplan] | None = None
+        merge: Future[Merged] | None = None
         merged = False  # since the last batch
         states = False  # whether the commit under way states offsets and watermark as they are now
         while not until():
@@ -208,8 +236,14 @@ class Ingestor:
                     committed_s = self._context.clock()
                 uncommitted.update(result.after)
                 continue
-            if commit is None and not (due and merged) and self._merge_due(now, urgent=bool(due)):
-                commit, merged, states = executor.submit(self._merge, plan), True, False
+            if merge is None and commit is None:
+                group = self._group(plan.state, now, urgent=bool(due))
+                if group is not None:
+                    merge = merger.submit(self._merge, group, self._table.writer)
+                    continue
+            if merge is not None and commit is None and not (due and merged) and merge.done():
+                commit = executor.submit(self._commit_merge, plan, merge.result())
+                merge, merged, states = None, True, False
                 continue
             if commit is None and not due and self._upkeep.retire_due(now):
                 self._batch_due = False
@@ -270,6 +304,7 @@ class Ingestor:
         kafka = self.spec.spec.source.kafka
         self._progress.measured = False
         self._small_files.clear()
+        self._gone = self._merging = frozenset()
         source = self._source = self._context.sources.open(self._topic, stream=self._stream)
         try:
             identity = source.identity()
@@ -344,15 +379,14 @@ class Ingestor:
         """Write and commit one batch; runs in the executor."""
         started_s = self._context.clock()
         writer = self._table.writer
-        closed = read.close()
-        batch = closed.records
-        written = self._write(closed, writer)
+        # From here on the batch is its files: neither records nor columns are held while they are on the way.
+        written = self._write(read.close(), writer)
         change = BatchCommit(
             commit_id=self._context.new_id(),
             table_uuid=plan.state.uuid,
             stream=self._stream,
             source=plan.identity,
-            ranges=batch.ranges,
+            ranges=written.ranges,
             fresh=plan.fresh,
             files=written.files,
             letters=written.letters,
@@ -363,7 +397,10 @@ class Ingestor:
             at_ms=written.at_ms,
             announced=announced,
         )
-        result = self._commits.commit(change, writer)
+        try:
+            result = self._commits.commit(change, writer)
+        finally:
+            self._leave(written.files)
         if isinstance(result, NeedsReplan):
             log.warning(
                 "batch does not fit the table; planning again", ingestor=self.name, reason=result.reason
@@ -371,7 +408,7 @@ class Ingestor:
             return result
         self._reporter.tell(State.RUNNING)
         took_s = self._context.clock() - started_s
-        after = {r.partition: r.end for r in batch.ranges}
+        after = {r.partition: r.end for r in written.ranges}
         known = offsets_in(result.state, self._stream)
         if known is None or any(known.next.get(p, -1) != end for p, end in after.items()):
             # The table includes the batch and more: another writer of this stream is active.
@@ -379,7 +416,7 @@ class Ingestor:
             return NeedsReplan(state=result.state, reason="the table is ahead of the batch")
         self._follow(writer, result.state)
         self._progress.committed(
-            written, result, after, commit_id=change.commit_id, oldest_ms=batch.oldest_ms, took_s=took_s
+            written, result, after, commit_id=change.commit_id, oldest_ms=written.oldest_ms, took_s=took_s
         )
         if written.letters:
             self._dead_letters.register(result.state)
@@ -392,7 +429,9 @@ class Ingestor:
         """Drop files whose rows are too old; runs in the executor."""
 
         def forget(files: tuple[WrittenFile, ...]) -> None:
-            self._small_files.forget(frozenset(file.path for file in files))
+            paths = frozenset(file.path for file in files)
+            self._small_files.forget(paths)
+            self._gone |= paths & self._merging
 
         return self._upkeep.retire(
             plan.state, self.files, self._table.writer, on_removed=forget, urgent=lambda: self._batch_due
@@ -404,37 +443,58 @@ class Ingestor:
             self._table.follow(state)
             self._small_files.clear()
 
-    def _merge_due(self, now_s: float, *, urgent: bool) -> bool:
-        """Whether to merge now; if a batch is waiting, only what has waited for long."""
+    def _group(self, state: TableState, now_s: float, *, urgent: bool) -> Group | None:
+        """The small files to merge now; if a batch is waiting, only what has waited for long."""
         if not self.spec.spec.batching.merge_small_files:
-            return False
-        return self._small_files.due(now_s, urgent=urgent) is not None
-
-    def _merge(self, plan: Plan) -> CommittedBatch | NeedsReplan:
-        """Replace small files of this stream by one with the same rows; runs in the executor.
-
-        Files that cannot be merged are left as they are.
-        """
-        started_s = self._context.clock()
-        group = self._small_files.due(started_s)
+            return None
+        rows_max = self._table.writer.merge_rows_max
+        group = self._small_files.due(now_s, urgent=urgent, rows_max=rows_max)
         if group is None:
-            return CommittedBatch(state=plan.state, after={})
-        self._small_files.drop(group, now_s=started_s)
-        writer, reason = self._table.writer, why_not(plan.state)
-        if reason is None:
-            try:
-                encoded = writer.merge(group.files)
-            except (ValueError, KeyError, pa.ArrowException) as e:
-                reason = f"{type(e).__name__}: {e}"
+            return None
+        reason = why_not(state)
         if reason is not None:
-            self._small_files.clear()
-            log.info("small files are left as they are", ingestor=self.name, reason=reason)
+            self._unmerged(reason)
+            return None
+        if not self._context.merging.acquire(blocking=False):
+            return None
+        self._small_files.drop(group, now_s=now_s)
+        self._merging = group.paths
+        return group
+
+    def _unmerged(self, reason: str) -> None:
+        """Files that cannot be merged are left as they are."""
+        self._small_files.clear()
+        log.info("small files are left as they are", ingestor=self.name, reason=reason)
+
+    def _merge(self, group: Group, writer: TableWriter) -> Merged:
+        """Write the rows of small files as one file; runs beside the batches."""
+        started_s = self._context.clock()
+        try:
+            files = writer.put(writer.merge(group.files))
+        except (ValueError, KeyError, pa.ArrowException) as e:
+            return Merged(group=group, writer=writer, started_s=started_s, reason=f"{type(e).__name__}: {e}")
+        finally:
+            self._context.merging.release()
+        return Merged(group=group, writer=writer, started_s=started_s, files=files)
+
+    def _commit_merge(self, plan: Plan, merged: Merged) -> CommittedBatch | NeedsReplan:
+        """Replace the small files by the one that has their rows; runs in the executor."""
+        group, writer, reason = merged.group, merged.writer, merged.reason
+        gone = self._gone
+        self._gone = self._merging = frozenset()
+        if reason is not None:
+            self._unmerged(reason)
+            return CommittedBatch(state=plan.state, after={})
+        if writer is not self._table.writer:
+            return CommittedBatch(state=plan.state, after={})
+        if gone:
+            self._small_files.add([f for f in group.files if f.path not in gone], level=group.level)
             return CommittedBatch(state=plan.state, after={})
         change = MergeCommit(
             commit_id=self._context.new_id(),
             table_uuid=plan.state.uuid,
             stream=self._stream,
-            files=writer.put(encoded),
+            files=merged.files,
             removed=group.files,
         )
         result = self._commits.commit(change, writer)
@@ -444,8 +504,9 @@ class Ingestor:
             )
             return result
         self._reporter.tell(State.RUNNING)
-        self._small_files.add(change.files, level=group.level + 1)
-        took_s = self._context.clock() - started_s
+        if writer is self._table.writer:
+            self._small_files.add(change.files, level=group.level + 1)
+        took_s = self._context.clock() - merged.started_s
         self._progress.merged(change, result, took_s=took_s)
         self._follow(writer, result.state)
         log.info(
@@ -466,9 +527,16 @@ class Ingestor:
         files = writer.begin(made.files)
         at_ms = context.ports.now_ms()
         at = datetime.fromtimestamp(at_ms / 1_000, tz=UTC)
-        letters = self._dead_letters.write(batch.records, made.bad, at=at)
+        try:
+            letters = self._dead_letters.write(batch.records, made.bad, at=at)
+        except BaseException:
+            self._leave(files)
+            raise
         return WrittenBatch(
-            made=made,
+            rows=made.rows,
+            bad=made.bad,
+            ranges=batch.records.ranges,
+            oldest_ms=batch.records.oldest_ms,
             files=files,
             letters=letters,
             latest=latest_in(batch, made.bad, self._event_time, now_ms=at_ms),
@@ -476,6 +544,14 @@ class Ingestor:
             decode_s=batch.decode_s,
             write_s=context.clock() - started_s,
         )
+
+    def _leave(self, files: tuple[WrittenFile, ...]) -> None:
+        """Write files no further that no table will list, and hold their batch's memory until that is so.
+
+        Those of a commit are in the store, and a process that stops does not wait.
+        """
+        for file in files:
+            file.leave(not self._context.stopping())
 
     def _measure(self, source: TopicReader) -> bool:
         """Refresh the end offsets, which the lag is computed from; False if a new plan is needed."""

@@ -87,7 +87,7 @@ class OpenBatch:
 
     def settle(self) -> None:
         """The poll is over: from now on as much is borrowed as the batch holds."""
-        self._memory.settle(self._builder.bytes, records=self._builder.records)
+        self._memory.settle(self._builder.held_bytes, records=self._builder.records)
 
     def add(self, polled: RawRecords) -> None:
         """Add a part of a poll, and decode what waits if it is much.
@@ -100,15 +100,14 @@ class OpenBatch:
             self._decode()
 
     def close(self) -> DecodedBatch:
-        """Decode the rest. Nothing may be added afterwards.
+        """Decode the rest, and hold nothing any more. Nothing may be added afterwards.
 
         Raises:
             Exception: as `decode`.
         """
         self._decode()
-        return DecodedBatch(
-            records=RawBatch.joined(self._parts), decoded=joined(self._decoded), decode_s=self._decode_s
-        )
+        parts, decoded, self._parts, self._decoded = self._parts, self._decoded, [], []
+        return DecodedBatch(records=RawBatch.joined(parts), decoded=joined(decoded), decode_s=self._decode_s)
 
     def _decode(self) -> None:
         part = self._builder.take()

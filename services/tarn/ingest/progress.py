@@ -106,7 +106,7 @@ class Progress:
             oldest_ms: time of its oldest record in the log, in milliseconds since the epoch, if known.
             took_s: duration from decoding to the commit's response, in seconds.
         """
-        registry, made, took_ms = self._context.registry, written.made, took_s * 1_000
+        registry, took_ms = self._context.registry, took_s * 1_000
         now_ms = self._context.ports.now_ms()
         size = sum(file.bytes for file in written.files)
         age_ms = None if oldest_ms is None else max(0, now_ms - oldest_ms)
@@ -114,8 +114,8 @@ class Progress:
         if done.by_us:
             registry.add(
                 self.name,
-                rows=made.rows,
-                bad_records=len(made.bad),
+                rows=written.rows,
+                bad_records=len(written.bad),
                 bytes=size,
                 commits=1,
                 snapshots=int(done.first),
@@ -130,8 +130,8 @@ class Progress:
             done,
             now_ms=now_ms,
             took_ms=took_ms,
-            rows=made.rows,
-            bad_records=len(made.bad),
+            rows=written.rows,
+            bad_records=len(written.bad),
             bytes=size,
             oldest_age_ms=age_ms,
         )
@@ -148,8 +148,8 @@ class Progress:
             "batch committed",
             ingestor=self.name,
             commit_id=commit_id,
-            rows=made.rows,
-            bad=len(made.bad),
+            rows=written.rows,
+            bad=len(written.bad),
             attempts=done.attempts,
             ms=round(took_ms, 1),
             decode_ms=round(written.decode_s * 1_000, 1),
@@ -159,9 +159,9 @@ class Progress:
             log.warning(
                 "bad records went to dead letters",
                 ingestor=self.name,
-                records=len(made.bad),
+                records=len(written.bad),
                 table=self._dead_letters,
-                first=next(iter(made.bad.values())),
+                first=next(iter(written.bad.values())),
             )
 
     def merged(self, change: Change, done: Done, *, took_s: float) -> None:

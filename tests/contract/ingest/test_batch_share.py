@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tarn.core.batch import RECORD_BYTES
 from tarn.core.spec import parse_spec
 from tarn.ingest.batch_memory import BatchMemory
 from tarn.ingest.ingestor import Ingestor
@@ -19,10 +20,11 @@ SPEC_OF_LARGE = TEXT.replace("maxRecords: 10,", "maxRecords: 100000,")
 
 @pytest.mark.parametrize(("memory_mib", "alone"), [(64, True), (4, False)])
 def test_a_batch_is_closed_before_it_takes_what_the_next_one_needs(memory_mib: int, alone: bool) -> None:
-    """4 MiB that wait, in messages of 2 KiB; by its own `maxBytes` the reader takes all at once."""
+    """4 MiB that wait, 2 KiB for a message; by its own `maxBytes` the reader takes all at once."""
     topic = Topic("orders", 1)
-    topic.send(0, *(json.dumps({"id": n, "text": "x" * 2_024}).encode() for n in range(1_000, 3_048)))
-    assert set(map(len, topic.logs[0])) == {2_048}
+    text = "x" * (2_024 - RECORD_BYTES)
+    topic.send(0, *(json.dumps({"id": n, "text": text}).encode() for n in range(1_000, 3_048)))
+    assert set(map(len, topic.logs[0])) == {2_048 - RECORD_BYTES}
     lake = Lake(topic)
     memory = BatchMemory(memory_mib << 20)
     context = replace(lake.context(), memory=memory)

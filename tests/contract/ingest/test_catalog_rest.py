@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import requests
+from urllib3 import HTTPConnectionPool
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import MaxRetryError, NameResolutionError, ProtocolError
 
+from tarn.adapters import catalog_client
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.core.errors import (
     AlreadyExistsError,
@@ -216,3 +222,38 @@ def test_a_catalog_that_is_away_is_waited_for() -> None:
         away.load(TABLE)
     with pytest.raises(UnavailableError, match="does not answer"):
         away.commit(TABLE, REQUEST, key="k")
+
+
+def test_a_catalog_that_is_away_is_said_in_one_clause() -> None:
+    """It is read on the page, once for each ingestor: no repr of a connection pool."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        away = RestCatalog(uri, warehouse="lake", credential=lambda: "c:s")
+        with pytest.raises(UnavailableError) as found:
+            away.token()
+    assert found.value.message == (
+        f"could not get a token: the catalog at {uri} does not answer: Connection refused; wait"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (requests.ReadTimeout("HTTPConnectionPool(host='c', port=8181): Read timed out."), "Read timed out."),
+        (
+            requests.ConnectionError(
+                MaxRetryError(
+                    HTTPConnectionPool("c"),
+                    "/v1",
+                    NameResolutionError("c", HTTPConnection("c"), OSError("?")),
+                )
+            ),
+            "Failed to resolve 'c' (?)",
+        ),
+        (requests.ConnectionError(ProtocolError("aborted", ConnectionResetError(104, "reset"))), "reset"),
+        (requests.ConnectionError(), "ConnectionError"),
+    ],
+)
+def test_the_cause_is_what_is_wrapped(error: requests.RequestException, words: str) -> None:
+    assert catalog_client._cause(error) == words

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from tarn.adapters import files as parquet_files
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
+from tarn.adapters.table_files import IcebergWriter
 from tarn.core import small_files
+from tarn.core.errors import UnavailableError
 from tarn.core.history import Retention
 from tarn.core.outcome import Unknown
 from tarn.core.spec import parse_spec
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableName
 from tarn.core.table_state import Append, CommitRequest, TableState, WrittenFile, build_commit
 from tarn.ingest.batch_commit import offsets_in
-from tarn.ingest.ingestor import Ingestor
+from tarn.ingest.ingestor import Ingestor, Plan
 from tarn.ingest.status import State
 from tarn.keeper.fsck import fsck
+from tarn.testing.executors import SteppedExecutor
 from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.test_faults import audit, faulty_lake, feed
 from tests.support.lake import BUCKET, SPEC, Lake, order
@@ -268,8 +274,8 @@ def test_merges_have_their_turn_even_if_a_batch_is_always_waiting() -> None:
     """A stream whose commits take as long as its batches is never idle between two of them."""
     lake, topic = lake_with()
     topic.send(0, *(order(n) for n in range(3_000)))
-    lake.commits_now = lambda: False
     clock, turn, most = lake.clock, [0], [0]
+    lake.commits_now = lambda: turn[0] % 7 == 0
 
     def until() -> bool:
         turn[0] += 1
@@ -282,6 +288,146 @@ def test_merges_have_their_turn_even_if_a_batch_is_always_waiting() -> None:
     assert len(lake.offsets()) > 1_800, "more than 200 batches, of 8 records and more"
     assert most[0] < 120
     lake.work(lake.ingestor(spec()), turns=900)
+    is_whole(lake, topic)
+
+
+class Beside:
+    """Runs merges beside commits: those run at once, a merge only when the test lets it."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lets = False
+        self.made = 0
+        self.context = replace(lake.context(), executor=self.executor)
+
+    def executor(self) -> SteppedExecutor:
+        """Of a plan, the first is that of merges."""
+        self.made += 1
+        return SteppedExecutor(lambda: self.lets) if self.made % 2 else SteppedExecutor()
+
+
+def test_batches_are_committed_while_small_files_are_merged() -> None:
+    lake, topic = lake_with()
+    beside = Beside(lake)
+    ingestor, seen, turn = Ingestor(spec(), beside.context), list[tuple[int, bool]](), [0]
+
+    def until() -> bool:
+        turn[0] += 1
+        if turn[0] % 12 == 0 and len(topic.logs[0]) < 150:
+            first = len(topic.logs[0])
+            topic.send(0, *(order(n) for n in range(first, first + 5)))
+        if turn[0] == 160:
+            lake.clock.now_s += MINUTE_S
+        if turn[0] in (170, 500):
+            seen.append((len(lake.offsets()), "replace" in operations(lake)))
+        beside.lets = turn[0] > 500
+        return turn[0] > 560
+
+    ingestor.cycle(until)
+    assert seen == [(65, False), (150, False)], "the merge is under way, and batches come in"
+    assert "replace" in operations(lake)
+    assert 1 < len(lake.files()) < 30
+    is_whole(lake, topic)
+
+
+def test_a_merge_has_as_many_rows_as_the_writer_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_files, "MERGED_ROWS_MAX", 20)
+    lake, topic = lake_with()
+    commits(lake, topic, lake.ingestor(spec()), 12)
+    assert len(lake.files()) == 6, "two of four files each, and four that are too few"
+    assert max(entry.data_file.record_count for entry in lake.files()) == 20
+    is_whole(lake, topic)
+
+
+def test_one_reader_of_a_process_merges_at_a_time() -> None:
+    lake, topic = lake_with()
+    ingestor = lake.ingestor(spec())
+    slot = ingestor._context.merging
+    assert slot.acquire(blocking=False)
+    commits(lake, topic, ingestor, 12)
+    assert len(lake.files()) == 12, "another reader merges"
+    slot.release()
+    topic.send(0, order(60))
+    commits(lake, topic, ingestor, 12)
+    assert len(lake.files()) < 12 + 12
+    assert slot.acquire(blocking=False), "it is free again"
+    is_whole(lake, topic)
+
+
+def test_the_slot_is_free_again_after_a_merge_that_failed() -> None:
+    lake, topic = lake_with()
+    ingestor = lake.ingestor(spec())
+
+    def fails(_writer: object, _files: object) -> None:
+        raise UnavailableError("the store is away")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(IcebergWriter, "merge", fails)
+        with pytest.raises(UnavailableError, match="the store is away"):
+            commits(lake, topic, ingestor, 12)
+    assert ingestor._context.merging.acquire(blocking=False)
+
+
+def merged_while(act: Any, ingestor: Ingestor) -> None:
+    """`act` once, between the writing of a merged file and its commit."""
+    inner, done = ingestor._merge, [False]
+
+    def merge(group: small_files.Group, writer: Any) -> Any:
+        merged = inner(group, writer)
+        if not done[0]:
+            done[0] = True
+            act(group)
+        return merged
+
+    ingestor._merge = merge  # type: ignore[method-assign]
+
+
+def test_of_files_that_were_dropped_meanwhile_the_others_are_merged_later() -> None:
+    lake, topic = lake_with()
+    ingestor, gone = lake.ingestor(spec()), list[str]()
+
+    def drop(group: small_files.Group) -> None:
+        gone.append(group.files[0].path)
+        foreign(lake, ingestor, removed=(group.files[0],), summary={})
+        ingestor._upkeep = Retires(group.files[:1])  # type: ignore[assignment]
+        ingestor._retire(Plan(source=None, identity=None, state=lake.table(), fresh=frozenset(), own={}))  # type: ignore[arg-type]
+        ingestor._upkeep = upkeep
+
+    upkeep = ingestor._upkeep
+    merged_while(drop, ingestor)
+    with capture_logs() as said:
+        commits(lake, topic, ingestor, 12)
+    assert not [line for line in said if "planning again" in line["event"]]
+    held = [file.path for files in ingestor._small_files._held.values() for file in files]
+    assert len(held) == 11
+    assert gone[0] not in held
+    assert len(lake.files()) == 11
+    assert "replace" not in operations(lake)
+
+
+class Retires:
+    """An upkeep that drops these files."""
+
+    def __init__(self, files: tuple[WrittenFile, ...]) -> None:
+        self.files = files
+
+    def retire(
+        self, _state: object, _files: object, _writer: object, *, on_removed: Any, urgent: Any
+    ) -> None:
+        on_removed(self.files)
+
+
+def test_what_was_merged_for_former_columns_is_left_out() -> None:
+    lake, topic = lake_with()
+    ingestor = lake.ingestor(spec())
+
+    def alter(_group: small_files.Group) -> None:
+        ingestor.files._last = None  # type: ignore[attr-defined]
+        ingestor._table.follow(lake.table())
+
+    merged_while(alter, ingestor)
+    commits(lake, topic, ingestor, 12)
+    assert "replace" not in operations(lake)
+    assert len(lake.files()) == 12
     is_whole(lake, topic)
 
 

@@ -331,8 +331,11 @@ def serving(stack: Stack, folder: Path, spec: str, **variables: str) -> Iterator
     container.with_network(stack.network)
     container.with_volume_mapping(stack.secrets["ingest"], "/run/tarn/secrets", "ro")
     container.with_volume_mapping(str(folder), "/etc/tarn/specs", "ro")
-    for name, value in variables.items():
-        container.with_env(name, value)
+    memory = {
+        k: v for k, v in SERVICES["ingest"]["environment"].items() if k.startswith(("ARROW_", "MALLOC_"))
+    }
+    for name, value in (memory | variables).items():
+        container.with_env(name, str(value))
     container.ports["8091/tcp"] = ("127.0.0.1", free_port())  # type: ignore[assignment]
     with container:
         found = Ingest(container=container, stack=stack)

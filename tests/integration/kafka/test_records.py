@@ -10,7 +10,8 @@ from typing import get_args
 import pytest
 
 from tarn.adapters.kafka import Client, KafkaSources
-from tarn.adapters.kafka_client import CODECS
+from tarn.adapters.kafka_client import CODECS, KafkaConnection
+from tarn.adapters.kafka_librdkafka import LibrdkafkaConsumer
 from tarn.adapters.kafka_login import Login
 from tarn.core.batch import RawRecords
 from tarn.core.errors import ForbiddenError, OffsetGapError, UnavailableError
@@ -106,6 +107,31 @@ def test_every_compression_is_read(
     assert values(parts) == {(0, n): value for n, value in enumerate(sent)}
     assert [t for part in parts for t in part.times_ms] == [first_ms + n for n in range(300)]
     assert [k for part in parts for k in part.keys] == [None if n % 2 else b"k" for n in range(300)]
+
+
+@pytest.mark.parametrize(("codec", "mib_max"), [("lz4", 20), ("zstd", 70)])
+def test_what_waits_to_be_polled_is_bounded_however_well_it_compresses(
+    broker: Broker, topic: str, codec: str, mib_max: int
+) -> None:
+    """120 MB that take less than a megabyte compressed: a reader that polls no more does not fetch it all."""
+    login = Login(user="ingest", password=broker.secrets.passwords["ingest"])
+    producer = KafkaProducer(**broker.options(), compression_type=codec, linger_ms=50, batch_size=1 << 20)
+    for n in range(12_000):
+        producer.send(topic, b'{"id": %d, "text": "%s"}' % (n, b"abcdefgh" * 1_250), partition=n % 2)
+    producer.flush(timeout=WAIT_S)
+    producer.close(timeout=5)
+    connection = KafkaConnection(bootstrap=broker.address, client_id="test", login=login)
+    consumer = LibrdkafkaConsumer(connection, topic, group=f"tarn-{STREAM}")
+    try:
+        consumer.assign({0: 0, 1: 0})
+        assert consumer.poll(records_max=1, timeout_s=WAIT_S)
+        time.sleep(3.0)
+        (first,) = consumer._consumer.consume(1, WAIT_S)
+        waiting = [first, *consumer._consumer.consume(12_000, 0)]
+    finally:
+        consumer.close()
+    size = sum(len(message.value() or b"") for message in waiting)
+    assert 0 < size <= mib_max << 20, f"{len(waiting)} of 12,000 messages, {size} bytes"
 
 
 def test_only_committed_records_are_read_and_the_position_passes_the_others(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tarn.core.batch import BatchBuilder, RawBatch, RawRecords
+from tarn.core.batch import RECORD_BYTES, BatchBuilder, RawBatch, RawRecords
 from tarn.core.offsets import OffsetRange
 
 
@@ -93,6 +93,7 @@ def test_it_is_cut_by_bytes_of_keys_and_values():
     assert open_batch.wait_s(0) != 0.0
     open_batch.add(polled(0, 1, 2, 1), now_s=0)
     assert open_batch.bytes == 22
+    assert open_batch.held_bytes == 22 + open_batch.records * RECORD_BYTES
     assert open_batch.wait_s(0) == 0.0
 
 

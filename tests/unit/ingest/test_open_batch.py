@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tarn.core.batch import BatchBuilder, RawRecords
+from tarn.core.batch import RECORD_BYTES, BatchBuilder, RawRecords
 from tarn.core.decode import Decoded, Decoder
 from tarn.core.offsets import OffsetRange
 from tarn.core.spec import FieldSpec
@@ -116,6 +116,19 @@ def test_it_decodes_while_reading_only_what_is_much(monkeypatch: pytest.MonkeyPa
     poll(3, 5)
     assert batch.close().records.ranges == (OffsetRange(partition=0, start=0, end=5),)
     assert decoded == [3, 2]
+
+
+def test_short_records_count_with_what_holds_them() -> None:
+    memory = account()
+    builder = BatchBuilder(records_max=10_000, bytes_max=10_000_000, latency_s_max=1.0)
+    decoder = Decoder(FIELDS, source="t", trace=True, record_bytes_max=1_000)
+    batch = OpenBatch(builder, decoder, memory=memory, decode_records=7, clock=lambda: 0.0)
+    assert batch.borrow()
+    offsets = range(100)
+    columns = {"times_ms": offsets, "keys": [None] * 100, "values": [b'{"n":1}'] * 100}
+    batch.add(RawRecords(partition=0, offsets=offsets, start=0, end=100, **columns))  # type: ignore[arg-type]
+    batch.settle()
+    assert (memory.held_open, memory.record_bytes) == (100 * (7 + RECORD_BYTES), 7 + RECORD_BYTES)
 
 
 def test_positions_that_moved_without_records_are_in_the_ranges() -> None:

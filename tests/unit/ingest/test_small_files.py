@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tarn.core.small_files import (
     BYTES_MAX,
     EVERY_S,
@@ -135,3 +137,26 @@ def test_what_is_remembered_is_bounded() -> None:
     held.clear()
     held.add(files(FILES_MAX))
     assert held.due(0.0) is not None
+
+
+def test_a_merge_has_as_many_rows_as_its_writer_allows() -> None:
+    held = SmallFiles()
+    held.add([replace(file, records=60_000) for file in files(NEXT_LEVEL_MIN)], level=1)
+    assert held.due(0.0, rows_max=60_000 * NEXT_LEVEL_MIN - 1) is not None
+    assert len(held.due(0.0, rows_max=60_000 * NEXT_LEVEL_MIN - 1).files) == NEXT_LEVEL_MIN - 1  # type: ignore[union-attr]
+    group = held.due(0.0, rows_max=60_000 * NEXT_LEVEL_MIN)
+    assert group is not None
+    assert len(group.files) == NEXT_LEVEL_MIN
+
+
+def test_a_file_that_is_too_large_to_go_with_the_next_does_not_keep_the_others() -> None:
+    held = SmallFiles()
+    large, *others = [
+        replace(file, records=n) for file, n in zip(files(17), (60_000, *[50_000] * 16), strict=True)
+    ]
+    held.add([large, *others], level=1)
+    assert held.due(0.0) is None
+    group = held.due(0.0)
+    assert group is not None
+    assert large not in group.files
+    assert len(group.files) == 2
