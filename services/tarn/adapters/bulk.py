@@ -22,7 +22,14 @@ class S3Bulk(S3Store):
     """A `BulkStore` over a bucket of an S3-compatible store."""
 
     def __init__(
-        self, *, bucket: str, endpoint: str, region: str, access_key_id: str, secret_access_key: str
+        self,
+        *,
+        bucket: str,
+        endpoint: str,
+        region: str,
+        access_key_id: str,
+        secret_access_key: str,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
         super().__init__(
             bucket=bucket,
@@ -30,7 +37,7 @@ class S3Bulk(S3Store):
             region=region,
             access_key_id=access_key_id,
             secret_access_key=secret_access_key,
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            request_timeout_ms=request_timeout_ms,
         )
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:

@@ -53,6 +53,7 @@ def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
         Area.HOLDS: (f"reaper/v1/holds/{user}-{run_id}.probe",),
         Area.MEASURED: (f"reaper/v1/measured/{user}-{run_id}.probe",),
         Area.REAPER: (f"reaper/v1/probe/{user}-{run_id}",),
+        Area.FSCK: (f"fsck/v1/probe/{user}-{run_id}",),
         Area.CHECKPOINTS: (f"checkpoints/probe/{user}-{run_id}",),
         Area.TRAIL: (f"trail/v1/probe/{user}-{run_id}",),
         Area.WORKSHOP_SPECS: (f"specs/v1/ingestors/ws-{user}-{run_id}.probe",),

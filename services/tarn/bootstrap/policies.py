@@ -18,6 +18,7 @@ _OBJECTS: Mapping[Area, str] = {
     Area.HOLDS: "reaper/v1/holds/*",
     Area.MEASURED: "reaper/v1/measured/*",
     Area.REAPER: "reaper/*",
+    Area.FSCK: "fsck/*",
     Area.CHECKPOINTS: "checkpoints/*",
     Area.TRAIL: "trail/*",
     Area.WORKSHOP_SPECS: "specs/v1/ingestors/ws-*",
@@ -72,7 +73,7 @@ def _prefixes(held: StoreRights) -> Iterator[tuple[Area, str]]:
     """Areas with their patterns; parts of an area only where they have more rights than the rest of it."""
     yield Area.CATALOG, _OBJECTS[Area.CATALOG]
     yield Area.DATA, _TABLES
-    for whole in (Area.REAPER, Area.CHECKPOINTS, Area.TRAIL, Area.SPECS, Area.CREDENTIALS):
+    for whole in (Area.REAPER, Area.FSCK, Area.CHECKPOINTS, Area.TRAIL, Area.SPECS, Area.CREDENTIALS):
         for part in _INSIDE.get(whole, ()):
             listed = {Action.LIST} if part in AMONG_OTHERS else frozenset()
             if not held[part] >= held[whole] - listed:

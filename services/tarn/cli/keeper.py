@@ -7,7 +7,9 @@ A backup is a stream: written to stdout and read from stdin, so that no containe
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,6 +25,7 @@ from tarn.cli.formats import visible
 from tarn.cli.settings import Settings
 from tarn.core.credentials import ACCESS_KEY_FILE, ROOT_FILES, SECRET_KEY_FILE
 from tarn.core.errors import InvalidError, TarnError, UnavailableError
+from tarn.core.exit_codes import INTERRUPTED
 
 if TYPE_CHECKING:
     from tarn.adapters.bulk import S3Bulk
@@ -47,20 +50,48 @@ def fsck(
     as_json_: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")] = False,
 ) -> None:
     """Look at the whole lake and say what is damaged. 0: clean; 1: damage; 2: could not look."""
-    from tarn.adapters import manifest_audit
-    from tarn.keeper.fsck import fsck as look
-
+    # A container that is stopped ends as by Ctrl-C: the hold on the reaper is removed, and the end recorded.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        settings = Settings.read()
-        report = look(_store(settings), manifest_audit, bucket=settings.bucket, tell=_tell)
+        report, recorded = _looked()
     except TarnError as error:
-        print(f"tarn fsck: could not look: {error.message}", file=sys.stderr)  # noqa: T201
+        print(  # noqa: T201
+            f"tarn fsck: could not look: {error.message}. Nothing is known of the lake: run it again",
+            file=sys.stderr,
+        )
         raise typer.Exit(BLIND) from error
+    except KeyboardInterrupt:
+        print("tarn fsck: interrupted, so nothing is known of the lake: run it again", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(INTERRUPTED) from None
     if as_json_:
-        print(json.dumps(report.data()))  # noqa: T201
+        print(json.dumps({**report.data(), "recorded": recorded}))  # noqa: T201
     else:
         _print(report, Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS))
     raise typer.Exit(DAMAGED if report.damage else CLEAN)
+
+
+def _looked() -> tuple[Report, bool]:
+    """Look, and record that; returns what was found, and whether the status API shows it from now on.
+
+    Raises:
+        TarnError: could not look.
+    """
+    from tarn.adapters import manifest_audit
+    from tarn.keeper.fsck import fsck as look
+    from tarn.keeper.fsck_record import Recording, recorded
+
+    settings = Settings.read()
+    store = _store(settings)
+    run = Recording(
+        store,
+        run=uuid.uuid4().hex,
+        version=package_version("tarn"),
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        tell=_tell,
+    )
+    with recorded(run):
+        report = look(store, manifest_audit, bucket=settings.bucket, tell=run.tell)
+        return report, run.done(report)
 
 
 @app.command()
@@ -164,8 +195,14 @@ def _print(report: Report, out: Console) -> None:
     )
     for line in stream_lines(report.data()["streams"]):
         out.print(line, markup=False)
-    verdict = "The lake is whole" if not report.damage else f"{len(report.damage)} kinds of damage were found"
+    count = len(report.damage)
+    damage = f"{count} findings of damage" if count > 1 else "1 finding of damage"
+    verdict = damage if count else "The lake is whole"
     out.print(f"{verdict} ({report.seconds:.1f} s).")
+    if report.damage:
+        out.print(
+            "What to do: as each finding says. Nothing is mended by itself; then run scripts/tarn fsck again."
+        )
 
 
 def _tell(text: str) -> None:

@@ -23,6 +23,7 @@ class Area(Enum):
     HOLDS = "reaper/v1/holds/*"
     MEASURED = "reaper/v1/measured/*"
     REAPER = "the rest of reaper/*"
+    FSCK = "fsck/*"
     CHECKPOINTS = "checkpoints/*"
     TRAIL = "trail/*"
     WORKSHOP_SPECS = "specs/v1/ingestors/ws-*"
@@ -155,6 +156,8 @@ SERVICES: Mapping[str, Service] = {
             Area.SPECS: _READ_LIST | {Action.WRITE},
             # What the tables take in the store, for the status API.
             Area.MEASURED: _READ,
+            # What fsck found, likewise.
+            Area.FSCK: _READ,
             # What principals lend to ingestors that act as them: nobody else may read it.
             Area.CREDENTIALS: _READ,
         },
@@ -256,6 +259,7 @@ SERVICES: Mapping[str, Service] = {
             **_READER,
             Area.CATALOG: _READ_LIST,
             Area.HOLDS: _ALL_ACTIONS,
+            Area.FSCK: _READ | {Action.WRITE},
             Area.WORKSHOP_SPECS: _READ,
             Area.SPECS: _READ_LIST,
         },

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from tarn.adapters.connections import Visitors, door
 from tarn.adapters.http_server import BACKLOG, bound, listener
 from tarn.core.hosts import Hosts
+from tarn.ingest.fsck_look import FsckSeen
 from tarn.ingest.lake_look import LakeSeen
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.status_api.app import StatusApp
@@ -42,6 +43,7 @@ class StatusServer:
         look: looks into a table; None: there is no catalog to ask.
         stream_url: address of the service stream, for the page; empty if there is none.
         strikes: makes faults by hand; None: nobody may.
+        fsck: what fsck found last.
 
     Raises:
         InvalidSettingError: the address cannot be used; the message names the variables.
@@ -63,6 +65,7 @@ class StatusServer:
         look: TableLook | None = None,
         stream_url: str = "",
         strikes: Strikes | None = None,
+        fsck: Callable[[], FsckSeen] = FsckSeen,
     ) -> None:
         engine = Engine(
             registry=registry,
@@ -74,6 +77,7 @@ class StatusServer:
             look=look,
             stream_url=stream_url,
             strikes=strikes,
+            fsck=fsck,
         )
         app = StatusApp(engine, deep=deep, hosts=hosts, wake=wake)
         protocol = door(

@@ -59,6 +59,7 @@ from tarn.ingest.wiring import (
     make_audits,
     make_catalog,
     make_driver,
+    make_fsck_look,
     make_lake_look,
     make_specs,
     make_store,
@@ -288,6 +289,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
     service = Service(loaded, context, registry, stop, specs=make_specs(settings), driver=driver)
     looked_at = make_store(settings, request_timeout_ms=LOOK_TIMEOUT_MS)
     look = make_lake_look(settings, stop)
+    fsck = make_fsck_look(settings, stop)
     page = StatusServer(
         registry,
         listen=settings.ingest_listen,
@@ -301,6 +303,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
         look=make_table_look(settings),
         stream_url=settings.stream_url,
         strikes=make_strikes(settings, context, driver, stop),
+        fsck=fsck.seen,
     )
     freeze_heap()
     page.start()
@@ -315,6 +318,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
     ).start()
     service.start()
     threading.Thread(target=look.run, name="lake-look", daemon=True).start()
+    threading.Thread(target=fsck.run, name="fsck-look", daemon=True).start()
     audits = make_audits(settings, registry, stop)
     if audits is not None:
         threading.Thread(target=audits.run, name="audits", daemon=True).start()

@@ -35,6 +35,7 @@ from tarn.ingest.effects import new_id as new_id
 from tarn.ingest.effects import new_snapshot_id as new_snapshot_id
 from tarn.ingest.effects import stoppable_sleep as stoppable_sleep
 from tarn.ingest.effects import uuid7 as uuid7
+from tarn.ingest.fsck_look import FsckLook
 from tarn.ingest.lake_files import LakePorts
 from tarn.ingest.lake_look import LakeLook
 from tarn.ingest.lost_replies import TrappedCatalog, Traps
@@ -45,6 +46,7 @@ from tarn.ingest.status import StatusRegistry
 from tarn.ingest.strikes import Strikes
 from tarn.ingest.table_look import TableLook
 from tarn.ingest.thread_driver import ThreadDriver
+from tarn.keeper.fsck_record import read_record
 from tarn.keeper.measured import Measured
 from tarn.keeper.walk import Places
 
@@ -250,6 +252,24 @@ def make_lake_look(settings: Settings, stop: Event) -> LakeLook:
         listed=lambda location: listed_in(files, location),
         sizes=Measured(store).sizes,
         now_s=time.monotonic,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        sleep=stoppable_sleep(stop),
+    )
+
+
+def make_fsck_look(settings: Settings, stop: Event) -> FsckLook:
+    """What reads the records of fsck for the status API, with this service's own keys.
+
+    Args:
+        settings: environment variables of the service.
+        stop: set when the process is asked to stop.
+
+    Raises:
+        InvalidSettingError: a secret file cannot be read.
+    """
+    store = S3Bulk(**settings.store_access(), request_timeout_ms=LOOK_TIMEOUT_MS)
+    return FsckLook(
+        lambda: read_record(store),
         now_ms=lambda: time.time_ns() // 1_000_000,
         sleep=stoppable_sleep(stop),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,9 +15,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from tarn.core.audit.model import Kind
 from tarn.core.errors import UnavailableError
+from tarn.core.fsck_record import FINDINGS_MAX, RunState
+from tarn.ingest.fsck_look import FsckSeen
 from tarn.ingest.status import State
 from tests.support.chromium import Page
+from tests.support.fsck_records import a_result, a_run, finding, seen
 from tests.support.glance import LETTERS, shown
 from tests.support.lake import TABLE
 from tests.support.stack import eventually
@@ -162,6 +167,20 @@ def test_a_click_shows_a_tables_history_files_and_objects(page: Page) -> None:
         assert cells(page, "readers")[0][:2] == ["orders", "Running"]
 
 
+def test_a_table_that_is_not_there_is_said_once_and_its_command_can_be_typed(page: Page) -> None:
+    """As from a bookmark of a table that was dropped; its name has a blank and a quotation mark."""
+    with shown() as lake:
+        ready(page, lake.url)
+        page.run('location.hash = `#/tables/${encodeURIComponent("no such.ada\'s")}`')
+        page.until("document.querySelector('.history-card').innerText.includes('there is no table')")
+        assert page.text(".history-card").count("GET /v1/tables lists those that there are") == 1
+        found = page.run(
+            "import('/page/format.js').then(({ typed }) => [\"no such.ada's\", 'a-b.c_1'].map(typed))"
+        )
+        assert found == [r"'no such.ada'\''s'", "a-b.c_1"]
+        page.console[:] = [line for line in page.console if "404" not in line]
+
+
 def test_names_and_messages_are_written_as_text(page: Page) -> None:
     class Evil(LakeTables):
         def state(self, table: str) -> Any:
@@ -207,7 +226,7 @@ def test_the_policy_refuses_what_a_mistake_would_let_in(page: Page) -> None:
 
 
 def test_an_empty_lake_says_what_to_do(page: Page) -> None:
-    with shown(names=()) as lake:
+    with shown(names=(), fsck=seen) as lake:
         lake.lake.registry.remove("orders")
         ready(page, lake.url)
         for part, words in {
@@ -215,6 +234,7 @@ def test_an_empty_lake_says_what_to_do(page: Page) -> None:
             ".ingestors-card": "scripts/tarn apply",
             ".strip-card": "No commit in the last minute",
             ".audits-card": "scripts/tarn audit",
+            ".fsck-card": "scripts/tarn fsck looks at the whole lake",
         }.items():
             assert words in page.text(part), part
         assert page.run("document.querySelector('#tables').checkVisibility()") is False
@@ -245,6 +265,63 @@ def test_what_keeps_ingest_from_working_is_said(page: Page) -> None:
         page.until("document.querySelector('#columns tbody tr')")
         page.until("document.querySelector('#state').innerText === 'Healthy'")
         page.console[:] = [line for line in page.console if "503" not in line]
+
+
+def test_fsck_is_shown_with_its_age_its_findings_and_what_to_run_next(page: Page) -> None:
+    held = [FsckSeen()]
+    evil = "ops.<img src=x onerror=alert(1)>"
+    now_ms = time.time_ns() // 1_000_000
+    page.send("Page.addScriptToEvaluateOnNewDocument", source=QUICK)
+    with shown(fsck=lambda: held[0]) as lake:
+        ready(page, lake.url)
+
+        def says(*words: str) -> None:
+            text = "document.querySelector('.fsck-card').innerText"
+            page.until(f"{json.dumps(words)}.every((one) => {text}.includes(one))")
+
+        def tone() -> str:
+            return str(page.run("document.querySelector('.fsck .dot').className"))
+
+        says("Unknown", "Nothing has been read yet")
+        held[0] = seen()
+        says("Never run on this lake", "scripts/tarn fsck looks at the whole lake, changes nothing")
+        assert page.run("document.querySelector('#fsck').checkVisibility()") is False
+        held[0] = seen(a_result(began_ms=now_ms - 3 * 3_600_000))
+        says("Clean", "3 h ago: 3 tables, 9 snapshots, 40 files", "4 files of 70 B that nothing names")
+        assert tone() == "dot good"
+        held[0] = seen(a_result(began_ms=now_ms - 30 * 3_600_000))
+        says("Clean, by an old look", "30 h ago", "run scripts/tarn fsck again")
+        assert tone() == "dot warn"
+        many = [finding(Kind.OFFSETS_HOLE, f"bronze.n{n}") for n in range(FINDINGS_MAX)]
+        damage = finding(Kind.FILE, evil, "1 missing: s3://t/data/day=1/x.parquet")
+        result = a_result(*many, damage, began_ms=now_ms - 5_000)
+        held[0] = seen(result)
+        says(
+            "Damaged: 1 finding", "; 50 notes; ", "data file missing (damage): 1", "These are the first ones"
+        )
+        assert tone() == "dot bad"
+        found = cells(page, "fsck")
+        assert len(found) == FINDINGS_MAX
+        assert found[0] == [
+            evil,
+            "damage",
+            "data file missing: 1 missing: s3://t/data/day=\u2026/x.parquet",
+            "restore a backup",
+        ]
+        assert found[1][:2] == ["bronze.n0", "note"]
+        page.run("document.querySelector('#fsck').parentElement.focus()")
+        assert page.run("document.activeElement.getAttribute('aria-label')") == "Findings, damage first"
+        run = a_run(run="two", began_ms=now_ms, said_ms=now_ms, progress="table 3 of 9: a.b")
+        held[0] = seen(result, run)
+        says("A run is under way", "It said last: table 3 of 9: a.b", "wait for the run to end", "Damaged")
+        held[0] = seen(result, run.model_copy(update={"state": RunState.FAILED, "reason": "no answer"}))
+        says("has no result, and says nothing about the lake: no answer", "run scripts/tarn fsck again")
+        held[0] = seen(None, run.model_copy(update={"state": RunState.INTERRUPTED}))
+        says("Never run on this lake", "was interrupted, and says nothing about the lake")
+        assert page.run("document.querySelector('#fsck').checkVisibility()") is False
+        held[0] = seen(None, None, "fsck/v1/result.json cannot be used: it is no JSON")
+        says("Unknown", "cannot be used: it is no JSON")
+        assert page.text("#state") == "Healthy", "the lake's figures are shown all the same"
 
 
 def test_a_server_that_is_gone_and_comes_back(page: Page) -> None:
@@ -329,7 +406,8 @@ def test_everything_works_with_the_keyboard_alone(page: Page) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_texts_can_be_read_in_both_themes(page: Page, theme: str) -> None:
-    with shown() as lake:
+    held = seen(a_result(finding(), finding(Kind.OFFSETS_HOLE)), a_run(run="two"), "it is no JSON")
+    with shown(fsck=lambda: held) as lake:
         lake.commit(2, bad=1)
         registry = lake.lake.registry
         registry.update("stopped", state=State.STOPPED, reason="OffsetGap", message="a gap", table="a.b")
@@ -382,7 +460,8 @@ def test_landmarks_headings_and_tables_are_marked(page: Page) -> None:
 
 @pytest.mark.parametrize("width", [360, 1920])
 def test_nothing_is_cut_off_at_any_width(page: Page, width: int) -> None:
-    with shown() as lake:
+    held = seen(a_result(finding(what=f"1 missing: s3://t/{'x' * 300}")), a_run(run="two"), "y" * 300)
+    with shown(fsck=lambda: held) as lake:
         lake.commit(2)
         page.size(width, 800)
         ready(page, lake.url)
@@ -650,7 +729,7 @@ def test_a_tab_that_stays_open_does_not_grow(page: Page) -> None:
         first = len(page.requests)
         for look in (f"#/tables/{TABLE}", "#/ingestors/orders", "#/") * 2:
             page.run(f"location.hash = {json.dumps(look)}")
-            wanted = first + count * 7 / 6
+            wanted = first + count * 8 / 6
             while len(page.requests) < wanted:
                 lake.commit(1)
                 page.run("new Promise((done) => setTimeout(done, 100))")

@@ -76,6 +76,7 @@ def test_ingest_freezes_its_heap_before_it_takes_work(
         "make_driver",
         "make_lake_look",
         "make_table_look",
+        "make_fsck_look",
         "make_strikes",
     ):
         monkeypatch.setattr(service, name, lambda *_, **__: SimpleNamespace(seen=None))

@@ -54,6 +54,7 @@ PREFIXES = {
     "reaper/v1/holds/": Area.HOLDS,
     "reaper/v1/measured/": Area.MEASURED,
     "reaper/": Area.REAPER,
+    "fsck/": Area.FSCK,
     "checkpoints/": Area.CHECKPOINTS,
     "trail/": Area.TRAIL,
     "specs/v1/ingestors/ws-": Area.WORKSHOP_SPECS,

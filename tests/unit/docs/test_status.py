@@ -6,10 +6,11 @@ import re
 
 import pytest
 
+from tarn.core import fsck_record
 from tarn.core.errors import InvalidError
-from tarn.ingest import deep_look, health, lake_look, server, table_look, wiring, worker
+from tarn.ingest import deep_look, fsck_look, health, lake_look, server, table_look, wiring, worker
 from tarn.ingest.commit_ring import COMMITS_MAX, CommitOutcome
-from tarn.ingest.status_api import app, models, shapes
+from tarn.ingest.status_api import app, fsck_view, models, shapes
 from tarn.ingest.status_api.openapi import DESCRIPTION, ERRORS
 from tarn.ingest.status_api.routes import ROUTES, query_of
 from tests.support.pages import section, tables, text_of
@@ -70,6 +71,16 @@ def test_the_limits_are_those_of_the_code() -> None:
         f"may take {wiring.LOOK_TIMEOUT_MS // 1_000} s. Metadata hold for {table_look.KEPT_S:.0f} s",
         f"at most {table_look.MANIFESTS_MAX} manifests of {table_look.MANIFEST_BYTES_MAX >> 20} MiB each",
         f"its result holds for {deep_look.DEEP_KEPT_S:.0f} s",
+    ):
+        assert text in FLAT, text
+    for text in (
+        f"`running` (it says so every {fsck_record.SAYS_EVERY_S:.0f} s)",
+        f"silent for {fsck_record.SILENT_MS_MAX // 1_000} s)",
+        f"the first {fsck_record.FINDINGS_MAX} findings, damage first, with texts of at most "
+        f"{fsck_record.TEXT_CHARS_MAX} characters",
+        f"`old`: that is more than {fsck_view.OLD_S / 3_600:.0f} hours ago",
+        f"| read every {fsck_look.EVERY_S:.0f} s; `ageSeconds`",
+        *(f"`{one.value}`" for one in (*models.FsckVerdict, *models.FsckRunState)),
     ):
         assert text in FLAT, text
     assert worker.STATUS_S == 1.0, "`at once; 1 s`"

@@ -1,7 +1,7 @@
 // One table, or one ingestor: what a click on its name shows.
 
 import { get, part } from "./api.js";
-import { ago, bytes, clock, count, known, seconds, UNKNOWN } from "./format.js";
+import { ago, bytes, clock, count, known, seconds, typed, UNKNOWN } from "./format.js";
 import { h, section, table, write } from "./dom.js";
 import { verdict } from "./overview.js";
 
@@ -36,7 +36,8 @@ function paged({ path, key, keyOf, shown, note }) {
     } catch (error) {
       if (mine !== round) return;
       status.hidden = false;
-      write(status, `${error.message}. ${error.fix || (found.length ? "What was loaded before is shown." : "")}`.trim());
+      const fix = error.message.includes(error.fix) ? "" : error.fix; // some messages end with it
+      write(status, `${error.message}. ${fix || (found.length ? "What was loaded before is shown." : "")}`.trim());
       again.hidden = false;
     }
     more.hidden = next === null;
@@ -186,7 +187,7 @@ export function tableView(name) {
             `${count(audit.files)} files, in ${seconds(audit.seconds)}.`,
           ...audit.findings.map((one) => h("span.finding", {}, one)),
         ]
-      : ["Not audited yet: audits are made of tables that ingestors fill, every 15 minutes. ", h("code", {}, `scripts/tarn audit ${name}`), " makes one now."];
+      : ["Not audited yet: audits are made of tables that ingestors fill, every 15 minutes. ", h("code", {}, `scripts/tarn audit ${typed(name)}`), " makes one now."];
     const text = made.map((one) => (one instanceof Node ? one.outerHTML : one)).join("");
     if (auditLine.dataset.shown !== text) {
       auditLine.replaceChildren(...made);

@@ -62,5 +62,8 @@ export const clock = (time) => {
   return today ? hours : `${at.toLocaleDateString("en-CA")} ${hours}`;
 };
 
+/** A name as one types it in a shell: in quotes if it has more than letters, digits and the like. */
+export const typed = (name) => (/^[\w.-]+$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`);
+
 /** A word and its number: 1 file, 2 files. */
 export const words = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;

@@ -46,7 +46,7 @@ async function poll() {
   let running = false;
   try {
     const commitsPath = lake.since === null ? "/v1/commits?limit=1000" : `/v1/commits?limit=1000&since=${lake.since}`;
-    const [index, page, ingestors, tables, commits, services, audits] = await Promise.all([
+    const [index, page, ingestors, tables, commits, services, audits, fsck] = await Promise.all([
       get("/v1"),
       get("/v1/page"),
       all("/v1/ingestors", "ingestors"),
@@ -54,9 +54,10 @@ async function poll() {
       get(commitsPath),
       get("/v1/services"),
       all("/v1/audits", "audits"),
+      get("/v1/fsck"),
     ]);
     if (page.faults) running = await faults.poll();
-    Object.assign(lake, { index, page, tables, services, audits });
+    Object.assign(lake, { index, page, tables, services, audits, fsck });
     takeIngestors(ingestors);
     takeCommits(commits);
     lake.stream.url = page.streamUrl;

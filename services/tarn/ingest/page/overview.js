@@ -2,6 +2,7 @@
 
 import { ago, bytes, clock, count, known, rate, seconds, short, UNKNOWN } from "./format.js";
 import { h, section, table, write } from "./dom.js";
+import { fsckSection } from "./fsck.js";
 import { strip } from "./strip.js";
 import { windowsSection } from "./stream.js";
 
@@ -129,13 +130,7 @@ export function overview(faults) {
     ],
   });
   const looked = h("p.note", { hidden: true });
-  const fsck = h(
-    "p.note",
-    {},
-    "fsck reads every object of the lake, so nothing runs it by itself: ",
-    h("code", {}, "scripts/tarn fsck"),
-    " shows its result.",
-  );
+  const fsck = fsckSection();
 
   const node = h(
     "div.overview",
@@ -147,7 +142,8 @@ export function overview(faults) {
     faults.node,
     windows.node,
     section("services-card", "Services", services.node),
-    section("audits-card", "Audits", audits.node, fsck),
+    section("audits-card", "Audits", audits.node),
+    fsck.node,
   );
   let latest = null;
   filter.addEventListener("input", () => latest && showTables(latest));
@@ -187,6 +183,7 @@ export function overview(faults) {
     ingestors.show(lake.ingestors.ingestors, (one) => one.name);
     services.show(lake.services.services.map((one) => ({ ...one, nowMs: lake.nowMs })), (one) => one.name);
     audits.show(lake.audits.audits.map((one) => ({ ...one, nowMs: lake.nowMs })), (one) => one.table);
+    fsck.show(lake.fsck, lake.nowMs);
     faults.show(lake);
     windows.show(lake.stream);
   }

@@ -7,11 +7,13 @@ browser or jq would round such a number.
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from tarn.core.fsck_record import FINDINGS_MAX
 from tarn.ingest.commit_ring import CommitKind, CommitOutcome
 from tarn.ingest.status import State
 from tarn.ingest.strikes import StrikeKind, StrikeState
@@ -282,6 +284,102 @@ class Audits(Part):
     audits: list[TableAudit]
     total: Annotated[Count, Field(description="number of tables that were audited, or could not be")]
     next: Annotated[str | None, Field(description="`after` of the next page; null at the end")]
+
+
+class FsckVerdict(StrEnum):
+    """What is known of the lake from fsck."""
+
+    UNKNOWN = "unknown"
+    NEVER = "never"
+    CLEAN = "clean"
+    DAMAGED = "damaged"
+
+
+class FsckRunState(StrEnum):
+    """How a run of fsck is doing."""
+
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+class FsckKind(Part):
+    """A kind of findings."""
+
+    severity: Annotated[str, Field(description="damage, or note: worth knowing, and nothing is lost")]
+    kind: Message
+    count: Count
+
+
+class FsckFinding(Part):
+    """A finding of fsck. Values of partitions in the names of folders are left out."""
+
+    severity: Annotated[str, Field(description="damage or note")]
+    kind: Message
+    where: Annotated[Message, Field(description="table, name or key")]
+    what: Message
+    fix: Annotated[Message, Field(description="what to do")]
+
+
+class FsckResult(Part):
+    """What the last run of fsck that came to its end found in the whole lake."""
+
+    clean: Annotated[bool, Field(description="whether no damage was found")]
+    began_at: datetime
+    ended_at: datetime
+    age_seconds: Annotated[
+        Seconds, Field(description="since the run began: what it saw first may have changed since")
+    ]
+    old: Annotated[bool, Field(description="whether it is older than a day, or its time is yet to come")]
+    seconds: Annotated[Seconds, Field(description="duration of the run, in seconds")]
+    version: Annotated[str, Field(description="version of Tarn that looked")]
+    namespaces: Count
+    tables: Annotated[Count, Field(description="tables and views")]
+    snapshots: Count
+    files: Annotated[Count, Field(description="files that they reach: of data, deletes and metadata")]
+    bytes: Annotated[Bytes, Field(description="bytes of these files")]
+    orphans: Annotated[Count, Field(description="files that nothing names")]
+    orphan_bytes: Annotated[Bytes, Field(description="bytes of these")]
+    damage: Annotated[Count, Field(description="findings that are damage")]
+    notes: Annotated[Count, Field(description="findings that are none")]
+    kinds: list[FsckKind]
+    findings: Annotated[
+        list[FsckFinding], Field(max_length=FINDINGS_MAX, description="the first findings, damage first")
+    ]
+
+
+class FsckRun(Part):
+    """A run of fsck without a result, after the last one with a result."""
+
+    state: Annotated[
+        FsckRunState,
+        Field(
+            description="interrupted: somebody ended it, or it has said nothing for a minute. failed: it "
+            "could not look, or not record its result. Neither says anything about the lake"
+        ),
+    ]
+    began_at: datetime
+    said_at: Annotated[datetime, Field(description="when it said so")]
+    progress: Annotated[Message | None, Field(description="what it did last")]
+    reason: Annotated[Message | None, Field(description="why it failed")]
+
+
+class Fsck(Part):
+    """What fsck found last. Nothing runs it by itself."""
+
+    at: At
+    looked_at: Annotated[datetime | None, Field(description="when this was read from the store")]
+    fault: Annotated[Message | None, Field(description="what of it cannot be read or used, and what to do")]
+    verdict: Annotated[
+        FsckVerdict,
+        Field(
+            description="of the last result, whatever its age. never: there is none. unknown: it is not "
+            "known whether there is one"
+        ),
+    ]
+    result: FsckResult | None
+    run: FsckRun | None
+    next: Annotated[Message, Field(description="what to do now")]
 
 
 class SnapshotItem(Part):

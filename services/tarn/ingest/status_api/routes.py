@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 from pydantic import BaseModel
 
 from tarn.core.errors import InvalidError, NotFoundError
-from tarn.ingest.status_api import models, table_views, views
+from tarn.ingest.status_api import fsck_view, models, table_views, views
 from tarn.ingest.status_api.shapes import LIMIT as LIMIT_USUAL
 from tarn.ingest.status_api.shapes import LIMIT_MAX, Query
 from tarn.ingest.status_api.views import Engine
@@ -244,6 +244,13 @@ ROUTES: tuple[Route, ...] = (
         answer=models.Audits,
         view=lambda engine, _, query: views.audits(engine, query),
         parameters=(LIMIT, AFTER),
+    ),
+    Route(
+        path="/v1/fsck",
+        operation="getFsck",
+        summary="what fsck found last in the whole lake, how old that is, and a run without a result since",
+        answer=models.Fsck,
+        view=lambda engine, _name, _query: fsck_view.fsck(engine),
     ),
     Route(
         path="/v1/services",

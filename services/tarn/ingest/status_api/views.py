@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from tarn.core.errors import ForbiddenError, NotFoundError
 from tarn.ingest.commit_ring import CommitSeen
 from tarn.ingest.figures import TableFigures, newest, same_version
+from tarn.ingest.fsck_look import FsckSeen
 from tarn.ingest.health import faults, hanging
 from tarn.ingest.lake_look import LakeSeen
 from tarn.ingest.status import (
@@ -52,6 +53,7 @@ class Engine:
         look: looks into a table; None: there is no catalog to ask.
         stream_url: address of the service stream; empty if there is none.
         strikes: makes faults by hand; None: nobody may.
+        fsck: what fsck found last.
     """
 
     registry: StatusRegistry
@@ -63,6 +65,7 @@ class Engine:
     look: TableLook | None = None
     stream_url: str = ""
     strikes: Strikes | None = None
+    fsck: Callable[[], FsckSeen] = FsckSeen
 
     @property
     def at(self) -> datetime:
