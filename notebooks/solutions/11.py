@@ -39,6 +39,16 @@ ax.set(title="Hires", xlabel="hires on one day", ylabel="station")
 answer = ax""",
 }
 
+ALSO = {
+    "exercise-1": [
+        """mine = Path("/notebooks/work/trips.csv")
+lines = [f"{n},2026-03-{1 + n % 28:02}T08:15:00+01:00,{'harbour' if n % 3 else 'park'}" for n in range(120)]
+mine.write_text("\\n".join(["trip,began,station", *lines]), encoding="utf-8")
+answer = list(from_csv(mine))
+mine.unlink()""",
+    ],
+}
+
 _EVENT = '{"id": n, "at": "2026-03-02T08:15:00Z", "text": "x"}'
 
 WRONG = {

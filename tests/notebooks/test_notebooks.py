@@ -17,6 +17,7 @@ from tests.support.workshop import (
     FILES,
     FOLDER,
     Book,
+    Expected,
     answered,
     check_of,
     errors,
@@ -100,11 +101,8 @@ def test_every_notebook_is_in_the_image_as_it_is_in_the_repository(stack: Stack)
         assert answer.text == (FOLDER / name).read_text(encoding="utf-8"), name
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_a_notebook_refuses_wrong_answers_and_takes_right_ones(stack: Stack, name: str) -> None:
-    wanted = expected(name)
-    book, seconds = shown(stack, name, answered(read(name), wanted))
-    assert errors(book) == []
+def require_verdicts(book: Book, wanted: Expected) -> None:
+    """Require that each checker refuses what is wrong, with its reason, and takes what is right."""
     for exercise in exercises(book):
         check, number = check_of(exercise), exercise.rpartition("-")[2]
         assert printed(book, check) == f"○ exercise {number}: not answered yet\n"
@@ -118,6 +116,14 @@ def test_a_notebook_refuses_wrong_answers_and_takes_right_ones(stack: Stack, nam
         assert printed(book, f"{check}-solved").startswith(f"★ exercise {number}: right. "), printed(
             book, f"{check}-solved"
         )
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_notebook_refuses_wrong_answers_and_takes_right_ones(stack: Stack, name: str) -> None:
+    wanted = expected(name)
+    book, seconds = shown(stack, name, answered(read(name), wanted))
+    assert errors(book) == []
+    require_verdicts(book, wanted)
     require_facts(name, book)
     assert seconds <= SECONDS_MAX
 
@@ -141,7 +147,9 @@ def odd_table(flights: Stack) -> Iterator[str]:
 
 
 def test_the_tour_runs_to_its_end_and_its_facts_hold(flights: Stack, odd_table: str) -> None:
-    book, _ = shown(flights, TOUR, read(TOUR))
+    wanted = expected(TOUR)
+    book, _ = shown(flights, TOUR, answered(read(TOUR), wanted))
+    require_verdicts(book, wanted)
     require_facts(TOUR, book)
     assert f"left out: {odd_table}, which pyiceberg cannot read" in printed(book)
 

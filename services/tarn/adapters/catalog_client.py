@@ -6,6 +6,7 @@ Transport retries are off: only the caller, who holds the commit id, decides whe
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,10 @@ CONNECT_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 20.0
 TOKEN_MARGIN_S = 30.0
 ANSWER_CHARS_MAX = 300
+AROUND = re.compile(
+    r"^(?:HTTPS?Connection(?:Pool)?\([^)]*\): )?"
+    r"(?:Failed to establish a new connection: )?(?:\[Errno -?\d+\] )?"
+)
 PAGES_MAX = 1_000
 FORM_HEADERS = {"Content-Type": "application/x-www-form-urlencoded"}
 LEVEL_SEPARATOR = "\x1f"
@@ -330,7 +335,7 @@ class RestCatalog:
 
     def _away(self, what: str, error: Exception) -> UnavailableError:
         return UnavailableError(
-            f"could not {what}: the catalog at {self._uri} does not answer: {_first_line(error)}; wait",
+            f"could not {what}: the catalog at {self._uri} does not answer: {_cause(error)}; wait",
             uri=self._uri,
         )
 
@@ -372,6 +377,21 @@ def _reason(answer: bytes) -> str:
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         text = answer.decode("utf-8", "replace")
     return (" ".join(text.split()) or "no message")[:ANSWER_CHARS_MAX]
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong on the way to the catalog, in words: requests and urllib3 wrap it several times."""
+    found = error
+    while inner := _wrapped(found):
+        found = inner
+    text = AROUND.sub("", " ".join(str(found).split()))
+    return (text or type(found).__name__)[:ANSWER_CHARS_MAX]
+
+
+def _wrapped(error: BaseException) -> BaseException | None:
+    """The error that another one has as its reason or as an argument."""
+    held = (getattr(error, "reason", None), *reversed(error.args))
+    return next((one for one in held if isinstance(one, BaseException)), None)
 
 
 def _first_line(error: Exception) -> str:

@@ -67,7 +67,7 @@ def print_status(seen: Status, out: Console, err: Console) -> None:
         out.print()
         out.print(_ingestors(seen))
     out.print()
-    out.print(_tables(seen) if seen.tables else "no tables")
+    out.print(_tables(seen) if seen.tables else _no_tables(seen))
     for name, note in seen.notes.items():
         out.print(Text(visible(f"note: {name}: {note}")))
     printed: set[str] = set()
@@ -141,6 +141,12 @@ def _ingestors(seen: Status) -> Table:
         marks = (each.watermark or "", each.complete_through or "") if timed else ()
         add_row(table, each.name, each.state, each.topic, each.table, *counts, *marks)
     return table
+
+
+def _no_tables(seen: Status) -> str:
+    """Why no table is listed: there is none, or nobody could be asked."""
+    away = "tables" in seen.faults or any(one.service == "catalog" and not one.ok for one in seen.services)
+    return "tables: not known, the catalog could not be asked" if away else "no tables"
 
 
 def _tables(seen: Status) -> Table:

@@ -32,6 +32,7 @@ TYPE_CHARS_MAX = 200
 Position = tuple[int, int, int]
 """Snapshot, manifest in its list, and file in that manifest."""
 _HIDDEN = re.compile(r"=[^/]*(?=/)")
+_HIDDEN_IN_TEXT = re.compile(r"(/[^/=\s]+=)[^/]*(?=/|\Z)")
 
 
 class StateOfTable(Protocol):
@@ -204,6 +205,11 @@ def shown_path(location: str, root: str) -> str:
     """A location as it is shown: below the table's own, and without the values of partitions."""
     path = location.removeprefix(f"{root}/")
     return _HIDDEN.sub("=\u2026", path)
+
+
+def without_values(text: str) -> str:
+    """A message that may name locations, without the values of partitions, also where it was cut."""
+    return _HIDDEN_IN_TEXT.sub("\\1\u2026", text)
 
 
 def type_text(kind: Any) -> str:

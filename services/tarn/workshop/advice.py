@@ -15,6 +15,10 @@ AWAY = (
     "a service of the lake does not answer, or is still starting: on the host, scripts/tarn status says "
     "which, and scripts/doctor what to do. Then run this cell again."
 )
+CLOSED = (
+    "a notebook reads everything, and writes only in namespaces that begin with ws_ and to topics that begin "
+    "with workshop.: lab.name(…) and lab.topic(…) are names of your own."
+)
 FOREIGN = (
     "the table has something that this library does not know, such as a type of column; ask Trino or Spark "
     "about it (docs/engines.md), or take a table of your own: lab.name(…) is its name."
@@ -34,6 +38,7 @@ _BY_CLASS = {
     "Http504Error": AWAY,
     "ConnectionError": AWAY,
     "UnavailableError": AWAY,
+    "ForbiddenError": CLOSED,
     "SparkConnectGrpcException": AWAY,
 }
 _BY_CODE = {
@@ -45,6 +50,8 @@ _BY_CODE = {
     "TABLE_OR_VIEW_ALREADY_EXISTS": TWICE,
     "SERVER_STARTING_UP": AWAY,
     "CATALOG_NOT_AVAILABLE": AWAY,
+    # Trino's words for what the catalog has refused are "Failed to create transaction".
+    "ICEBERG_CATALOG_ERROR": CLOSED,
 }
 
 
@@ -53,6 +60,8 @@ def advice(error: BaseException) -> str:
     if "scripts/tarn status" in str(error):
         return ""
     code = _code(error)
+    if code == "ICEBERG_COMMIT_ERROR" and "Forbidden" in str(error):
+        return CLOSED
     if code in _BY_CODE:
         return _BY_CODE[code]
     for kind in type(error).__mro__:

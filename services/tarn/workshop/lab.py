@@ -12,6 +12,7 @@ from tarn.core.errors import InvalidError, TarnError, UnavailableError
 from tarn.workshop import progress as shown
 from tarn.workshop.advice import advice, advise_readers
 from tarn.workshop.notebooks import Notebook, notebook
+from tarn.workshop.running import watch_cells
 from tarn.workshop.settings import WorkshopSettings, read_settings, require_student
 from tarn.workshop.verdict import Verdict, wrong
 from tarn.workshop.web import Answer, Web
@@ -47,6 +48,7 @@ def open_lab(number: str, *, student: str | None = None) -> Lab:
     settings = read_settings()
     lab = Lab(notebook(number), settings, settings.student if student is None else student)
     advise_readers()
+    watch_cells()
     lab.say(lab.introduction)
     return lab
 

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from tarn.workshop.plots import BLUE, GREEN, GREY, ORANGE, show
+from tarn.workshop.progress import note_shown
 
 
 class Arrival:
@@ -55,6 +56,7 @@ class Arrival:
 
         if get_ipython() is None:
             return
+        note_shown()
         figure, (top, bottom) = plt.subplots(2, 1, figsize=(9, 4.6), sharex=True, height_ratios=(3, 2))
         top.plot(self._times, self._sent, color=GREY, label="messages sent")
         top.step(self._times, self._landed, where="post", color=BLUE, label="rows that can be read")
@@ -97,7 +99,8 @@ def draw_acknowledgements(ways: Mapping[str, Sequence[float]], readable: Mapping
         )
         ax.plot(series, [at] * len(series), ".", color="black", markersize=3)
         words = f"  answer {median * 1000:,.0f} ms, readable {readable[name]:.1f} s later"
-        ax.text(median + readable[name], at, words, va="center")
+        # Beside the bar and all points: one write may have waited longer than the last row took to be there.
+        ax.text(max(median + readable[name], float(series.max())), at, words, va="center")
     ax.set(
         title="One row over HTTP: when is it acknowledged, when can it be read?",
         xlabel="seconds",
@@ -108,5 +111,5 @@ def draw_acknowledgements(ways: Mapping[str, Sequence[float]], readable: Mapping
     ax.set_xlim(left=0)
     ax.margins(x=0.5)
     ax.invert_yaxis()
-    ax.legend(loc="lower right")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35), ncols=2)
     show()

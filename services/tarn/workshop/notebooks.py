@@ -52,6 +52,7 @@ _ALL = (
         aim="know what stands where, and have seen one table through three engines",
         minutes=10,
         needs=("kafka", "ingest", "spark", "trino"),
+        names=("favourites",),
     ),
     Notebook(
         number="01",

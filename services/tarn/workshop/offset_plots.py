@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from tarn.workshop.plots import BLUE, GREY, ORANGE, PALETTE, show
 
@@ -33,6 +34,7 @@ def draw_chain(maps: Sequence[Mapping[int, int]], marks: Mapping[int, str] | Non
             if row == 0:
                 ax.text(at - 0.4, ax.get_ylim()[1], text, fontsize=8, va="top")
     axes[-1][0].set_xlabel("commit")
+    axes[-1][0].xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.suptitle("Each commit begins where the one before has ended", x=0.01, ha="left", weight="bold")
     show()
 

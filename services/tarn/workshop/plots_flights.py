@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
+from matplotlib.patheffects import withStroke
+from matplotlib.transforms import Bbox
 
 from tarn.workshop.plots import BLUE, GREY, ORANGE, show
 
@@ -142,14 +146,38 @@ def routes(found: pd.DataFrame, airports: pd.DataFrame) -> pd.DataFrame:
         linewidth=0.4,
         zorder=3,
     )
-    for _, route in shown.tail(NAMED).iterrows():
-        ax.annotate(route["dest"], (route["lon"], route["lat"]), xytext=(5, 4), textcoords="offset points")
     ax.plot(*HOME, marker="*", markersize=15, color="black", zorder=4)
     _without_frame(ax)
     ax.set_title("Where New York flies, and how late it arrives")
     plt.colorbar(points, ax=ax, shrink=0.6, label="mean arrival delay (minutes)")
-    show()
+    for flights in (busiest, busiest / 4):
+        label = f"{flights:,.0f} flights"
+        ax.plot([], [], color=GREY, linewidth=0.6 + 4.4 * flights / busiest, label=label)
+    ax.legend(loc="lower left")
+    plt.tight_layout()  # before the names: they are placed by what is beside them
+    worst = [
+        (str(r["dest"]), float(r["lon"]), float(r["lat"])) for _, r in shown.tail(NAMED)[::-1].iterrows()
+    ]
+    _name_places(ax, [("New York", *HOME), *worst])
+    plt.show()
     return placed.loc[~placed["dest"].isin(shown["dest"]), ["dest", "flights", "lat", "lon"]]
+
+
+def _name_places(ax: Axes, places: Sequence[tuple[str, float, float]]) -> None:
+    """Write names beside their points, where no other name is; a name without room is left out."""
+    renderer = ax.figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    taken: list[Bbox] = []
+    for name, lon, lat in places:
+        for x, y, side in ((8, 5, "left"), (8, -14, "left"), (-8, 5, "right"), (-8, -14, "right")):
+            text = ax.annotate(
+                name, (lon, lat), xytext=(x, y), textcoords="offset points", ha=side, weight="bold", zorder=5
+            )
+            text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+            box = text.get_window_extent(renderer)
+            if not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
 
 
 def great_circle(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator
 from pyiceberg.table import Table
 
 from tarn.workshop.plots import BLUE, GREY, ORANGE, show
@@ -33,6 +34,7 @@ def growth(weights: Sequence[int]) -> None:
         ax.fill_between(number, [value / 1000 for value in values], color=color, alpha=0.15)
         ax.set(title=title, xlabel="commit", ylabel="kB", xlim=(1, len(weights)))
         ax.set_ylim(bottom=0)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     show()
 
 

@@ -17,6 +17,20 @@ QUIET_S = 1.0
 """How long a wait says nothing: most are over by then."""
 
 
+_last_s = -1.0
+
+
+def note_shown() -> None:
+    """Note that a reader sees something move now."""
+    global _last_s
+    _last_s = time.monotonic()
+
+
+def shown_last_s() -> float:
+    """When a reader saw something move for the last time, in seconds of the monotonic clock."""
+    return _last_s
+
+
 class Line(Protocol):
     """One place in the output of a cell whose content changes."""
 
@@ -37,6 +51,7 @@ class CellLine:
 
         if get_ipython() is None:
             return
+        note_shown()
         value = "" if share is None else f'<progress value="{share:.3f}" max="1"></progress> '
         shown: Any = HTML(  # type: ignore[no-untyped-call]
             f"<div>{value}{html.escape(text)}</div>"

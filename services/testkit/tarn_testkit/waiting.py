@@ -37,5 +37,6 @@ def eventually(
         if found:
             return found
         if time.monotonic() > until_s:
-            raise WaitError(f"not within {timeout_s:g} s: {what if isinstance(what, str) else what()}")
+            said = f"{what}; the last result was {found!r:.200}" if isinstance(what, str) else what()
+            raise WaitError(f"not within {timeout_s:g} s: {said}")
         time.sleep(pause_s)

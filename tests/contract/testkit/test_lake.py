@@ -298,7 +298,7 @@ def test_readers_wait_for_messages_instead_of_turning(
 def test_nothing_found_is_waited_for(lake: Lake) -> None:
     looks = iter([None, False, [], 0, ["row"]])
     assert lake.eventually(lambda: next(looks), timeout_s=5, pause_s=0) == ["row"]
-    with pytest.raises(WaitError, match="not within 0 s: a row of bronze"):
+    with pytest.raises(WaitError, match=r"not within 0 s: a row of bronze; the last result was \[\]$"):
         lake.eventually(lambda: [], timeout_s=0, pause_s=0, what="a row of bronze")
 
 

@@ -164,3 +164,17 @@ def test_notes_of_the_status_are_on_stdout():
         "note: audit of a.b: the last one was not finished: a.b has [no] column _tarn" in out.file.getvalue()
     )
     assert err.file.getvalue() == ""
+
+
+def test_no_table_is_not_the_same_as_nobody_to_ask():
+    """A lake whose catalog is away is not empty."""
+
+    def shown(*, ok: bool, **faults: str) -> str:
+        out, err = consoles()
+        found = ServiceState(service="catalog", address="", ok=ok, detail="", milliseconds=0)
+        print_status(Status(at=AT, services=(found,), tables=(), faults=faults), out, err)
+        return text(out).splitlines()[-1]
+
+    assert shown(ok=True) == "no tables"
+    unknown = "tables: not known, the catalog could not be asked"
+    assert shown(ok=False) == shown(ok=True, tables="away") == unknown

@@ -14,14 +14,15 @@ from tests.support.pages import text_of
 BLOCKS = list(blocks(text_of("docs/first-stream.md")))
 
 
-def block(language: str) -> str:
-    (found,) = [one.text for one in BLOCKS if one.language == language]
-    return found
+def written(file: str) -> str:
+    """The text that a block writes to a file."""
+    (found,) = [one.text for one in BLOCKS if one.text.startswith(f"cat > {file} <<'END'\n")]
+    return found.partition("\n")[2].removesuffix("END\n")
 
 
 def test_the_messages_become_a_row_and_a_dead_letter() -> None:
-    spec = parse_spec(block("yaml"), file="orders.yaml").spec
-    values: list[bytes | None] = [line.encode() for line in block("json").splitlines()]
+    spec = parse_spec(written("orders.yaml"), file="orders.yaml").spec
+    values: list[bytes | None] = [line.encode() for line in written("orders.json").splitlines()]
     batch = RawBatch(
         partitions=[0] * len(values),
         offsets=list(range(len(values))),
@@ -45,10 +46,10 @@ def test_the_messages_become_a_row_and_a_dead_letter() -> None:
 
 
 def test_the_commands_use_the_topic_and_the_tables_of_the_spec() -> None:
-    spec = parse_spec(block("yaml"), file="orders.yaml").spec
-    commands = "\n".join(one.text for one in BLOCKS if one.language == "text")
+    spec = parse_spec(written("orders.yaml"), file="orders.yaml").spec
+    commands = text_of("docs/first-stream.md")
     assert f"scripts/tarn produce {spec.source.kafka.topic} < orders.json\n" in commands
     assert f"scripts/tarn consume {spec.source.kafka.topic}\n" in commands
-    assert f"scripts/tarn init --from-topic {spec.source.kafka.topic} > orders.yaml\n" in commands
+    assert f"`scripts/tarn init --from-topic {spec.source.kafka.topic}`" in commands
     assert f"FROM {spec.table} " in commands.replace('"\n', " \n")
     assert f"FROM {spec.dead_letters.table} " in commands

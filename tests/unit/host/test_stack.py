@@ -237,6 +237,33 @@ def test_what_looks_on_is_asked_only_where_nothing_ran_before(monkeypatch: pytes
     assert asked == [look, None]
 
 
+@pytest.mark.parametrize(
+    ("health", "tries"), [("healthy", 2), ("unhealthy", 1)], ids=["well again", "stays unhealthy"]
+)
+def test_a_first_start_forgives_a_service_that_was_unhealthy_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, health: str, tries: int
+) -> None:
+    """Compose ends with an error if ingest was looked at before the catalog answered, however it is now."""
+    found: list[Service] = []
+    here = quick(monkeypatch, found)
+    tried: list[str] = []
+
+    def compose(*_: object) -> tuple[int, list[str]]:
+        tried.append("up")
+        found[:] = [Service(name="ingest", container="1", state="running", health=health, exit_code=0)]
+        return (1 if len(tried) == 1 else 0), ["container ingest is unhealthy"]
+
+    monkeypatch.setattr(lifecycle, "_compose_up", compose)
+    monkeypatch.setattr(lifecycle, "_details", lambda service: [])
+    monkeypatch.setattr(lifecycle, "SETTLE_S", 0)
+    if health == "healthy":
+        lifecycle._up(here, [], hidden=())
+    else:
+        with pytest.raises(StopError, match="ingest is"):
+            lifecycle._up(here, [], hidden=())
+    assert len(tried) == tries
+
+
 def test_what_only_asks_the_others_starts_after_the_canary() -> None:
     last = set(started_last(COMPOSE))
     assert last >= {"jupyter", "pipeline"}

@@ -21,6 +21,7 @@ METADATA = {
 }
 EACH = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 NAMED = re.compile(r"lab\.(?:name|topic|ingestor)\(\"([^\"]+)\"\)")
+PART = re.compile(r"^## \d\. (?!Your turn).*$", re.MULTILINE)
 SECTION = re.compile(r"^## (\d\d) ", re.MULTILINE)
 
 
@@ -88,7 +89,7 @@ def test_exercises_have_a_checker_solutions_and_wrong_answers(path: Path) -> Non
     book, wanted = read(path.name), expected(path.name)
     found = exercises(book)
     assert found == [f"exercise-{n}" for n in range(1, len(found) + 1)]
-    assert number(path) == "00" or 2 <= len(found) <= 4
+    assert 2 <= len(found) <= 4
     assert set(wanted.solutions) == set(wanted.wrong) == set(found)
     assert set(wanted.also) <= set(found)
     by_id = {cell["id"]: source(cell) for cell in book["cells"]}
@@ -110,13 +111,31 @@ def test_exercises_have_a_checker_solutions_and_wrong_answers(path: Path) -> Non
 
 
 @EACH
+def test_it_begins_with_its_aim_its_time_and_what_it_needs(path: Path) -> None:
+    first = source(read(path.name)["cells"][0])
+    assert "**Aim.** " in first
+    (minutes,) = re.findall(r"\*\*Time\.\*\* (\d+) minutes", first)
+    assert int(minutes) == NOTEBOOKS[number(path)].minutes
+    assert "**Needs.** " in first or "**You need** " in first
+
+
+@EACH
+def test_each_part_says_what_one_should_see(path: Path) -> None:
+    """A reader alone at home knows by it whether things go as they should."""
+    cells = [source(cell) for cell in read(path.name)["cells"] if cell["cell_type"] == "markdown"]
+    parts = [(part, "**You should see** " in text) for text in cells for part in PART.findall(text)]
+    assert len(parts) >= 4
+    silent = [part for part, says in parts if not says]
+    assert silent == []
+
+
+@EACH
 def test_a_reset_knows_what_it_makes(path: Path) -> None:
     """Names that a notebook gives are in the list of notebooks, by which a reset after a restart goes."""
     book = read(path.name)
     text = "\n".join(source(cell) for cell in code(book))
     assert set(NAMED.findall(text)) <= set(NOTEBOOKS[number(path)].names)
-    if NOTEBOOKS[number(path)].names:
-        assert "lab.reset()" in text
+    assert "lab.reset()" in text
 
 
 def test_no_two_notebooks_make_things_of_one_name() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tarn.core.errors import UnavailableError
-from tarn.workshop.advice import AWAY, BEFORE, TWICE, advice
+from tarn.core.errors import ForbiddenError, UnavailableError
+from tarn.workshop.advice import AWAY, BEFORE, CLOSED, TWICE, advice
 
 CELLS = {
     "open": "from tarn import workshop\nlab = workshop.open('02')",
@@ -97,6 +97,12 @@ class TrinoUserError(Exception):
     error_name = "TABLE_ALREADY_EXISTS"
 
 
+class TrinoExternalError(Exception):
+    def __init__(self, error_name: str, message: str) -> None:
+        super().__init__(message)
+        self.error_name = error_name
+
+
 class AnalysisException(Exception):  # noqa: N818 - Spark's name
     def getCondition(self) -> str:
         return "TABLE_OR_VIEW_NOT_FOUND"
@@ -112,6 +118,10 @@ class Http503Error(Exception):
         (TrinoUserError("line 1:14: Table 'tarn.ws_ada.prices' already exists"), TWICE),
         (AnalysisException("The table or view `ws_ada`.`prices` cannot be found."), BEFORE),
         (Http503Error("error 503"), AWAY),
+        (ForbiddenError("user jupyter may not create topic flight-events"), CLOSED),
+        (TrinoExternalError("ICEBERG_CATALOG_ERROR", "Failed to create transaction"), CLOSED),
+        (TrinoExternalError("ICEBERG_COMMIT_ERROR", "Failed to commit: Forbidden: jupyter may not"), CLOSED),
+        (TrinoExternalError("ICEBERG_COMMIT_ERROR", "Failed to commit: conflict"), ""),
         (UnavailableError("Kafka does not answer at kafka:9092"), AWAY),
         (ConnectionResetError(104, "reset by peer"), AWAY),
         (UnavailableError("the catalog does not answer; scripts/tarn status says whether it runs"), ""),

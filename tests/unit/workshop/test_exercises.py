@@ -26,7 +26,7 @@ from pyiceberg.types import DoubleType, StringType
 
 from tarn.core.object_store import StoreRefusedError
 from tarn.workshop import Verdict, anatomy, scratch
-from tarn.workshop.checks import nb01, nb02, nb03, nb04, nb05, nb07, nb08, nb09, nb11
+from tarn.workshop.checks import nb00, nb01, nb02, nb03, nb04, nb05, nb07, nb08, nb09, nb11
 from tarn.workshop.lab import Lab
 
 AN_HOUR = timedelta(hours=1)
@@ -59,6 +59,53 @@ def taken(verdict: Verdict) -> None:
 def refused(verdict: Verdict, words: str) -> None:
     assert not verdict.right
     assert words in verdict.message, verdict.message
+
+
+@pytest.fixture
+def routes(catalog: Catalog) -> Lab:
+    """Two origins, seven destinations; BOS is the farthest by one origin only."""
+    catalog.create_namespace("gold")
+    rows = {
+        "origin": ["JFK"] * 7 + ["EWR"] * 2,
+        "dest": ["MIA", "ORD", "BOS", "SFO", "IAD", "DCA", "PHL", "MIA", "BOS"],
+        "distance": [1089, 740, 187, 2586, 228, 213, 94, 1085, 2600],
+        "flights": [40, 60, 30, 50, 20, 10, 1, 30, 30],
+    }
+    table = pa.table(
+        rows, pa.schema([(n, pa.string() if n in ("origin", "dest") else pa.int64()) for n in rows])
+    )
+    catalog.create_table("gold.delays_by_route", table.schema).append(table)
+    return lab_of(catalog)
+
+
+@pytest.mark.parametrize("answer", ["BOS", "bos", " BOS "])
+def test_a_code_may_be_written_in_small_letters(routes: Lab, answer: str) -> None:
+    taken(nb00.exercise_1(routes, answer))
+
+
+def test_a_near_destination_is_said_to_be_near(routes: Lab) -> None:
+    refused(nb00.exercise_1(routes, "SFO"), "2,586 miles away, and some destination is farther")
+    refused(nb00.exercise_1(routes, ["BOS"]), "is of type list")
+
+
+@pytest.mark.parametrize(
+    ("dests", "words"),
+    [
+        (["MIA", "ORD", "BOS", "SFO", "IAD"], ""),
+        (["IAD", "SFO", "BOS", "ORD", "MIA"], ""),
+        (["MIA", "ORD", "BOS", "SFO", "PHL"], "PHL is not among the 5 destinations"),
+        (["MIA", "MIA", "ORD", "SFO", "BOS"], "more than once"),
+        (["MIA", "ORD"], "the table has 2 rows"),
+    ],
+)
+def test_a_table_of_ones_own_has_the_busiest_in_any_order(routes: Lab, dests: list[str], words: str) -> None:
+    made = pa.table({"dest": dests, "flights": list(range(len(dests)))})
+    routes.catalog.create_table("ws_ada.favourites", made.schema).append(made)
+    verdict = nb00.exercise_2(routes, "ws_ada.favourites")
+    if words:
+        refused(verdict, words)
+    else:
+        taken(verdict)
 
 
 # -- 01

@@ -27,6 +27,7 @@ REPLAY = "replay"
 REPLAY_TIMEOUT_S = 60
 INIT_TIMEOUT_S = 120
 RECOVER_S = 120
+SETTLE_S = 15
 ENDS_WELL = (0, 130, 143)
 """Exit codes of a container that finished or was asked to stop."""
 _ENDED = re.compile(r"(?:Exited|Restarting) \((\d+)\)")
@@ -205,8 +206,10 @@ def _up(
 ) -> None:
     """Run `docker compose up` on existing images, until what it starts is healthy.
 
-    Compose gives up at once on a service that is unhealthy now, even if that only lacks what is being
-    started; such a service gets time to recover, and then Compose a second try.
+    Compose gives up on a service that is unhealthy once, even if that only lacks what is being started, as
+    ingest lacks the catalog on a busy machine, and is healthy by the time Compose ends. Such a service gets
+    time to recover, and then Compose a second try: a long time only where services ran before, as on a first
+    start whatever is unhealthy has a cause that will stay.
 
     Args:
         here: the project.
@@ -219,15 +222,15 @@ def _up(
     """
     ran_before = any(s.state == "running" for s in services(here))
     code, said = _compose_up(here, words, hidden, on_look)
-    if code != 0 and ran_before and _recovers(here):
+    if code != 0 and _recovers(here, RECOVER_S if ran_before else SETTLE_S):
         code, said = _compose_up(here, words, hidden, None)
     if code != 0:
         raise _failure(here, services(here), said)
 
 
-def _recovers(here: Project) -> bool:
-    """Wait until no service is unhealthy; False if one stays so for RECOVER_S seconds, or has failed."""
-    until = time.monotonic() + RECOVER_S
+def _recovers(here: Project, within_s: float) -> bool:
+    """Wait until no service is unhealthy; False if one stays so for so many seconds, or has failed."""
+    until = time.monotonic() + within_s
     told = False
     while True:
         found = services(here)
@@ -239,7 +242,7 @@ def _recovers(here: Project) -> bool:
         if time.monotonic() > until:
             return False
         if not told:
-            line(f"    waiting for {', '.join(sick)} to recover, at most {RECOVER_S} s")
+            line(f"    waiting for {', '.join(sick)} to recover, at most {within_s} s")
             told = True
         time.sleep(POLL_S)
 
