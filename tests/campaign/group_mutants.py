@@ -139,6 +139,5 @@ GROUP_MUTANTS = (
         faults=(23,),
         patches=mutated((Turn, "leave", _stays), (Bookkeeper, "_gather", _gather_without_end)),
         replicas=READERS,
-        seed=200,
     ),
 )

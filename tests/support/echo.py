@@ -99,7 +99,7 @@ class Echo:
         self._thread.join(timeout=10)
 
     def connect(self) -> Client:
-        return Client(socket.create_connection(self.address, timeout=10))
+        return Client(socket.create_connection(self.address, timeout=30))
 
 
 class Client:

@@ -19,7 +19,7 @@ from tarn.core.table_catalog import CommitDone
 from tarn.core.table_files import FilesNotLiveError
 from tarn.core.table_state import Append, TableState, WrittenFile, build_commit
 from tarn.ingest.wiring import uuid7
-from tests.contract.ingest.test_uploads import FIELDS, PLAIN, AtTheLastMoment, Slowest, Watched
+from tests.contract.ingest.test_uploads import FIELDS, PLAIN, AtTheLastMoment, Slowest, Watched, plain
 from tests.support.lake import BUCKET
 
 
@@ -54,7 +54,7 @@ class Appending(Watched):
         super().__init__()
         self.busy = Busy()
         self.objects = FileIO(self.store, bucket=BUCKET, sleep=lambda _s: None, workers=self.busy)
-        self.writer, self.state = self.plain()
+        self.writer, self.state = plain(self)
         self.read: list[str] = []
         self.written: list[str] = []
         self.broken, self.failures = "", 0
