@@ -64,7 +64,7 @@ class SmallFiles:
                 self._count += 1
 
     def due(self, now_s: float, *, urgent: bool = False, rows_max: int = ROWS_MAX) -> Group | None:
-        """The group to merge now, if there is one.
+        """The group to merge now, if there is one; a file that is too large to go with the next is forgotten.
 
         Args:
             now_s: monotonic time in seconds.
@@ -83,7 +83,7 @@ class SmallFiles:
                 group = _oldest(files, self.bytes_max, rows_max)
                 if len(group) >= 2:
                     return Group(files=group, level=level)
-                self.forget(frozenset({files[0].path}))  # too large to go with the next one
+                self.forget(frozenset({files[0].path}))
         return None
 
     def drop(self, group: Group, *, now_s: float) -> None:

@@ -237,9 +237,8 @@ class Ingestor:
                 uncommitted.update(result.after)
                 continue
             if merge is None and commit is None:
-                group = self._group(plan.state, now, urgent=bool(due))
-                if group is not None:
-                    merge = merger.submit(self._merge, group, self._table.writer)
+                merge = self._begin_merge(plan.state, merger, now, urgent=bool(due))
+                if merge is not None:
                     continue
             if merge is not None and commit is None and not (due and merged) and merge.done():
                 commit = executor.submit(self._commit_merge, plan, merge.result())
@@ -443,12 +442,14 @@ class Ingestor:
             self._table.follow(state)
             self._small_files.clear()
 
-    def _group(self, state: TableState, now_s: float, *, urgent: bool) -> Group | None:
-        """The small files to merge now; if a batch is waiting, only what has waited for long."""
+    def _begin_merge(
+        self, state: TableState, merger: Executor, now_s: float, *, urgent: bool
+    ) -> Future[Merged] | None:
+        """Begin to merge small files that are due; if a batch is waiting, only what has waited for long."""
         if not self.spec.spec.batching.merge_small_files:
             return None
-        rows_max = self._table.writer.merge_rows_max
-        group = self._small_files.due(now_s, urgent=urgent, rows_max=rows_max)
+        writer = self._table.writer
+        group = self._small_files.due(now_s, urgent=urgent, rows_max=writer.merge_rows_max)
         if group is None:
             return None
         reason = why_not(state)
@@ -459,7 +460,11 @@ class Ingestor:
             return None
         self._small_files.drop(group, now_s=now_s)
         self._merging = group.paths
-        return group
+        try:
+            return merger.submit(self._merge, group, writer)
+        except RuntimeError:  # no thread could be started
+            self._context.merging.release()
+            raise
 
     def _unmerged(self, reason: str) -> None:
         """Files that cannot be merged are left as they are."""

@@ -367,6 +367,20 @@ def test_the_slot_is_free_again_after_a_merge_that_failed() -> None:
     assert ingestor._context.merging.acquire(blocking=False)
 
 
+def test_the_slot_is_free_again_if_no_thread_can_be_started() -> None:
+    lake, topic = lake_with()
+
+    class Refuses(SteppedExecutor):
+        def submit(self, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("can't start new thread")
+
+    executors = iter([Refuses(), SteppedExecutor()])  # of merges, of commits
+    context = replace(lake.context(), executor=lambda: next(executors))
+    with pytest.raises(RuntimeError, match="can't start"):
+        commits(lake, topic, Ingestor(spec(), context), 12)
+    assert context.merging.acquire(blocking=False)
+
+
 def merged_while(act: Any, ingestor: Ingestor) -> None:
     """`act` once, between the writing of a merged file and its commit."""
     inner, done = ingestor._merge, [False]
