@@ -31,7 +31,7 @@ SAYS_EVERY_S = 10.0
 """Interval at which a run says that it goes on, in seconds."""
 SILENT_MS_MAX = 60_000
 """Milliseconds after which a run that has said nothing counts as interrupted."""
-AGAIN = "scripts/tarn fsck looks again and writes it anew"
+AGAIN = "scripts/tarn fsck looks again and replaces it"
 
 _NUMBER_MAX = 2**53 - 1
 _TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999

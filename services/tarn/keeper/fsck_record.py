@@ -108,10 +108,17 @@ class Recording:
             self._say(state, reason)
 
     def done(self, report: Report) -> bool:
-        """Write the result of a run that came to its end; returns whether it is shown from now on."""
+        """Write the result of a run that came to its end; returns whether it is known to be recorded."""
         self._stop(JOIN_S)
         try:
             written = self._put(self._result(report))
+        except OutcomeUnknownError as error:
+            # If the result is there after all, it is shown, and hides what is said of this run.
+            self._out(f"it is not known whether this result was recorded: {error.message}; run fsck again")
+            self._say(
+                RunState.FAILED, f"it ended, and whether its result was recorded is unknown: {error.message}"
+            )
+            return False
         except TarnError as error:
             self._out(f"this result could not be recorded, so {UNSEEN}: {error.message}")
             self._say(RunState.FAILED, f"it ended, and its result could not be recorded: {error.message}")

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -203,9 +204,9 @@ def test_a_result_from_the_future_is_overwritten(world: World) -> None:
 
 def test_two_ends_at_the_same_moment_leave_one_whole_result(tmp_path: Path, world: World) -> None:
     store = FileStore(tmp_path)
-    report, told = world.fsck(), []
+    report, messages = world.fsck(), []
     runs = [
-        Recording(store, run=f"r{n}", version="1", now_ms=Clock(START_MS + 1_000 * n), tell=told.append)
+        Recording(store, run=f"r{n}", version="1", now_ms=Clock(START_MS + 1_000 * n), tell=messages.append)
         for n in range(4)
     ]
     gate = threading.Barrier(len(runs))
@@ -247,6 +248,26 @@ class Lost(MemoryStore):
         return etag
 
 
+class Silent(MemoryStore):
+    """Never answers a write of a result."""
+
+    def put(self, key: str, data: bytes, **how: Any) -> str:
+        if key == RESULT_KEY:
+            raise StoreOutcomeUnknownError(f"no answer to: write {key}; it may have happened")
+        return super().put(key, data, **how)
+
+
+def test_a_result_whose_write_is_never_answered_is_not_said_to_be_lost(world: World) -> None:
+    store = Silent()
+    with recorded(a_run(store)) as run:
+        assert not run.done(world.fsck())
+    (said,) = TOLD
+    assert said.startswith("it is not known whether this result was recorded: no answer")
+    found = read_record(PlainBulk(store))
+    assert found.run is not None
+    assert "whether its result was recorded is unknown" in found.run.reason
+
+
 def test_a_write_without_an_answer_is_looked_for(world: World) -> None:
     store = Lost()
     with recorded(a_run(store)) as run:
@@ -258,7 +279,7 @@ def test_a_write_without_an_answer_is_looked_for(world: World) -> None:
     assert found.run.state is RunState.DONE
 
 
-def test_a_damaged_record_is_said_to_be_so_hides_no_other_and_is_written_anew(world: World) -> None:
+def test_a_damaged_record_is_said_to_be_so_hides_no_other_and_is_replaced(world: World) -> None:
     looked(world)
     run = record(world).run
     for data, why in (
