@@ -1,7 +1,7 @@
 """The inbox of a table: writes that wait become one file and one commit.
 
 Writes are handed in by the threads of the HTTP server. One thread takes all that wait, decodes them together
-and writes their file; another commits it, while the next file is made, if it is large. A write is answered
+and begins to write their file; another commits it, while the next file is made, if it is large. A write is answered
 once its rows can be read, or are certainly not in the table. What a client repeats is found by its sequence
 (`tarn.core.producers`): in the table, or on its way there.
 """
@@ -26,7 +26,7 @@ from tarn.core.rejected_rows import runs_of
 from tarn.core.row_parser import RowParser
 from tarn.core.table_catalog import TableName
 from tarn.core.table_columns import columns_of
-from tarn.core.table_state import TableState, WrittenFile, current_schema
+from tarn.core.table_state import TableState, current_schema
 from tarn.gateway.group_wait import TOGETHER_BYTES, GroupWait
 from tarn.gateway.judge import Judge
 from tarn.gateway.key_memory import KeyMemory
@@ -46,6 +46,7 @@ from tarn.gateway.takes import (
     judged,
     raw_batch,
 )
+from tarn.gateway.uploads import NotWrittenError, written
 from tarn.gateway.writes import BusyError, Receipt, Write
 from tarn.ingest.batch_commit import decode, encode, offsets_in
 from tarn.ingest.changes import Done, TableCommits
@@ -283,7 +284,7 @@ class Inbox:
             self._wake_writes = self._wake_bytes = NEVER
 
     def prepare(self) -> Prepared | None:
-        """Take what waits, and put its file into the store; None if nothing is left to be committed.
+        """Take what waits, and begin to write its file; None if nothing is left to be committed.
 
         Whatever fails is the answer of the writes taken; nothing of them is in the table.
         """
@@ -312,8 +313,9 @@ class Inbox:
                 # What the table states became unreadable meanwhile; a request before that may have landed.
                 self._answer_unknown([one for one, _ in prepared.parts], e.message)
                 return
+            error = UnavailableError(e.message, **e.fields) if isinstance(e, NotWrittenError) else e
             for waiting, _ in prepared.parts:
-                waiting.answer.set_exception(e)
+                waiting.answer.set_exception(error)
             return
         late = self._context.clock() - asked_s > FORGOTTEN_S
         if late and not isinstance(result, Done) and self._forgotten(prepared, result.state):
@@ -474,12 +476,12 @@ class Inbox:
                 one.answer.set_exception(e)
 
     def _written(self, plan: Plan, taken: Taken) -> Prepared | None:
-        """Decode what was taken and put its file into the store; None if the table has nothing to take."""
+        """Decode what was taken and begin to write its file; None if the table has nothing to take."""
         claims = tuple(taken.claims.values())
         parts = [(one.write, taken.claims[name].number, start) for one, name, start in taken.parts]
         with self._room.hold(taken.bytes):
             made = encode(decode(plan.decoder, raw_batch(parts, claims)), plan.writer)
-            files: tuple[WrittenFile, ...] = plan.writer.put(made.files)
+            files = written(plan.writer, made.files)
         found = judged(taken.parts, made.bad)
         del made
         self._answer_needless(plan, taken, found)

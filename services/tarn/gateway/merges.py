@@ -18,18 +18,12 @@ from tarn.core.small_files import Group, SmallFiles
 from tarn.core.table_catalog import TableName
 from tarn.core.table_files import TableWriter
 from tarn.core.table_state import TableState, WrittenFile
-from tarn.gateway.room import NoRoomError, Room
 from tarn.gateway.rows_commit import RowsMerge
 from tarn.ingest.changes import Done, TableCommits
 from tarn.ingest.context import IngestContext, StoppedError
 from tarn.ingest.merge_commit import MergeCommit, why_not
 
 log = structlog.get_logger()
-
-BYTES_MAX = 2 << 20
-"""Size of the files that one merge reads, in bytes as stored."""
-DECODED_FACTOR = 3
-"""How many times as large they are as rows, about."""
 
 
 class Merges:
@@ -39,18 +33,14 @@ class Merges:
         table: name of the table.
         context: dependencies.
         commits: a seat of its own at the table's bookkeeper.
-        room: what all tables may decode at one time.
     """
 
-    def __init__(
-        self, table: TableName, context: IngestContext, commits: TableCommits, *, room: Room | None = None
-    ) -> None:
-        self._room = room or Room()
+    def __init__(self, table: TableName, context: IngestContext, commits: TableCommits) -> None:
         self._table = table
         self._context = context
         self._commits = commits
         self._lock = threading.Lock()
-        self._small = SmallFiles(bytes_max=BYTES_MAX)
+        self._small = SmallFiles()
         self._writer: TableWriter | None = None
         self._state: TableState | None = None
 
@@ -85,12 +75,6 @@ class Merges:
             return self._merge(group, writer, state)
         except StoppedError:
             return False
-        except NoRoomError as e:
-            log.info("small files wait for room", table=str(self._table), reason=e.message)
-            with self._lock:
-                if writer is self._writer:
-                    self._small.add(group.files, level=group.level)
-            return False
         except (TarnError, ValueError, KeyError, pa.ArrowException) as e:
             self._leave(f"{type(e).__name__}: {e}")
             return False
@@ -101,8 +85,7 @@ class Merges:
         if reason is not None:
             self._leave(reason)
             return False
-        with self._room.hold(DECODED_FACTOR * sum(file.bytes for file in group.files)):
-            files = writer.put(writer.merge(group.files))
+        files = writer.put(writer.merge(group.files))
         change = MergeCommit(
             commit_id=self._context.new_id(),
             table_uuid=state.uuid,

@@ -17,6 +17,7 @@ import structlog
 import uvloop
 
 from tarn.adapters.connections import Visitors, door
+from tarn.adapters.heap import freeze_heap
 from tarn.adapters.http_server import Listener, bound, listener
 from tarn.adapters.logging import configure
 from tarn.core import exit_codes
@@ -104,6 +105,7 @@ def run(settings: Settings) -> None:
     app = make_app(settings, tables, logs, health)
     at = gateway_socket(settings.gateway_listen, settings.gateway_port)
     health.start()
+    freeze_heap()
     log.info("gateway starts", listen=settings.gateway_listen, port=settings.gateway_port)
     on_a_loop(serve(gateway_listener(app), at, tables, logs, stop))
 

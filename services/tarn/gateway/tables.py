@@ -93,12 +93,12 @@ class Tables:
             KeyMemory(self._files, new_name=context.new_id, now_ms=context.ports.now_ms),
             own=self._own,
             limits=self._limits,
-            merges=Merges(table, context, bookkeeper.seat(), room=self._room),
+            merges=Merges(table, context, bookkeeper.seat()),
             room=self._room,
         )
 
     def _merge(self) -> None:
-        """Merge small files until `close`; one table after the other, which bounds the memory."""
+        """Merge small files until `close`; one table after the other, which bounds the memory (ADR 47)."""
         while not self._ended.wait(MERGE_LOOK_S):
             for inbox in self._inboxes.all().values():
                 if inbox.merges is None or self._ended.is_set():

@@ -12,9 +12,8 @@ import pytest
 from tarn.core import small_files
 from tarn.core.errors import UnavailableError
 from tarn.gateway import tables
-from tarn.gateway.merges import DECODED_FACTOR
 from tarn.gateway.repeats import REASON_GONE
-from tarn.gateway.room import NoRoomError, Room
+from tarn.gateway.room import ROOM_BYTES_MAX, NoRoomError, Room
 from tarn.gateway.writes import Write
 from tests.contract.gateway.test_inbox import inbox, lake_with_table, row, settle, write
 from tests.support.gateway import NAME, World
@@ -178,27 +177,16 @@ def test_writes_and_their_repeats_are_decoded_in_the_room() -> None:
     assert room._held == 0
 
 
-def test_a_gateways_tables_and_merges_have_one_room(world: World) -> None:
-    gateway = world.gateway()
-    assert world.post(gateway, [sent(1)]).status_code == 200
-    box = gateway.tables.inbox(NAME)
-    assert box.merges is not None
-    assert box._room is box.merges._room is gateway.tables._room
-
-
-def test_merges_are_made_in_the_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateways_tables_have_one_room_and_merges_never_wait_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(small_files, "EVERY_S", 0.0)
     monkeypatch.setattr(tables, "MERGE_LOOK_S", 3_600.0)
     gateway = world.gateway()
     for number in range(small_files.FIRST_LEVEL_MIN):
         assert world.post(gateway, [sent(number)]).status_code == 200
-    merges = gateway.tables.inbox(NAME).merges
-    assert merges is not None
-    full = merges._room = Room(1, wait_s_max=0.05)
-    with full.hold(1):
-        assert not merges.run_once(), "no room: they wait"
-    room = merges._room = Watched(1 << 30)
-    (held,) = merges._small._held.values()
-    size = sum(file.bytes for file in held)
-    assert merges.run_once()
-    assert room.sizes == [DECODED_FACTOR * size]
+    box = gateway.tables.inbox(NAME)
+    assert box._room is gateway.tables._room
+    assert box.merges is not None
+    with box._room.hold(ROOM_BYTES_MAX):
+        assert box.merges.run_once(), "rows that are decoded meanwhile would wait for the whole merge"

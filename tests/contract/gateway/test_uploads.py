@@ -1,0 +1,116 @@
+"""Files of rows are on their way while their commit is prepared; none is listed before it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+
+from tarn.adapters.files import FileIO
+from tarn.core.errors import UnavailableError
+from tarn.core.object_store import ObjectStore
+from tarn.gateway import uploads
+from tarn_catalog.testing.faulty_store import Fault, FaultyStore, Op
+from tests.contract.gateway.test_inbox import ids, inbox, lake_with_table, settle, write
+from tests.support.lake import BUCKET, Lake
+
+
+class Later(Executor):
+    """Runs what it is given when it is asked to: the write of a file that takes its time."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Waited(self.run)
+        self.held.append((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def run(self) -> None:
+        held, self.held = self.held, []
+        for future, work in held:
+            try:
+                future.set_result(work())
+            except UnavailableError as e:
+                future.set_exception(e)
+
+
+class Waited(Future[Any]):
+    """A future whose work is done when it is waited for."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        super().__init__()
+        self._run = run
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._run()
+        return super().result(timeout)
+
+
+@pytest.fixture
+def later() -> Later:
+    return Later()
+
+
+@pytest.fixture
+def refused() -> Iterator[list[str]]:
+    """Ends of the names of objects that the store does not take."""
+    yield []
+
+
+@pytest.fixture
+def lake(later: Later, refused: list[str]) -> Lake:
+    made = lake_with_table()
+
+    def plan(op: Op) -> Fault | None:
+        return Fault.BUSY if op.kind == "put" and refused and op.key.endswith(tuple(refused)) else None
+
+    store: ObjectStore = FaultyStore(made.store, plan)
+    made.objects = FileIO(store, bucket=BUCKET, sleep=lambda _s: None, workers=later)
+    return made
+
+
+def parquet(lake: Lake) -> int:
+    return sum(one.key.endswith(".parquet") for one in lake.store.list(""))
+
+
+def test_a_commit_is_prepared_while_its_file_is_on_the_way(lake: Lake, later: Later) -> None:
+    box, before = inbox(lake), parquet(lake)
+    answer = box.submit(write(1))
+    prepared = box.prepare()
+    assert prepared is not None
+    assert len(later.held) == 1, "the file is begun"
+    assert parquet(lake) == before, "and not there"
+    box.commit(prepared)
+    assert parquet(lake) == before + 1
+    assert answer.result(0).accepted == 1
+    assert ids(lake) == [1]
+
+
+def test_a_large_file_is_there_before_its_commit_begins(
+    lake: Lake, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "BEGUN_BYTES_MAX", 10)
+    box, before = inbox(lake), parquet(lake)
+    box.submit(write(1))
+    assert box.prepare() is not None
+    assert not later.held
+    assert parquet(lake) == before + 1
+
+
+def test_a_file_that_cannot_be_written_ends_its_commit_unsent(lake: Lake, refused: list[str]) -> None:
+    box, head = inbox(lake), lake.table().head_id
+    refused.append(".parquet")
+    answer = box.submit(write(1))
+    settle(box)
+    with pytest.raises(UnavailableError, match=r"could not write s3://.*\.parquet in 5 attempts"):
+        answer.result(0)
+    assert lake.table().head_id == head
+    refused.clear()
+    again = box.submit(write(1))
+    settle(box)
+    assert again.result(0).accepted == 1
+    assert not again.result(0).repeated, "the table knows nothing of the first one"
+    assert ids(lake) == [1]
