@@ -1,9 +1,9 @@
 """The inbox of a table: writes that wait become one file and one commit.
 
 Writes are handed in by the threads of the HTTP server. One thread takes all that wait, decodes them together
-and begins to write their file; another commits it, while the next file is made, if it is large. A write is answered
-once its rows can be read, or are certainly not in the table. What a client repeats is found by its sequence
-(`tarn.core.producers`): in the table, or on its way there.
+and begins to write their file; another commits it, while the next file is made, if it is large. A write is
+answered once its rows can be read, or are certainly not in the table. What a client repeats is found by its
+sequence (`tarn.core.producers`): in the table, or on its way there.
 """
 
 from __future__ import annotations
