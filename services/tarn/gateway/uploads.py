@@ -14,7 +14,7 @@ BEGUN_BYTES_MAX = 4 << 20
 
 
 class NotWrittenError(TarnError):
-    """A file did not reach the store: no commit with it was sent. It ends a commit that `UnavailableError` delays."""
+    """A file did not reach the store; unlike `UnavailableError` it ends a commit, which was not sent."""
 
 
 def written(writer: TableWriter, files: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:
