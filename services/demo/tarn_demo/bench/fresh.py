@@ -34,6 +34,8 @@ WARM_UP_S = 5.0
 """Messages of the first seconds are sent and not counted: Trino compiles, ingest opens its files."""
 READY_S_MAX = 120.0
 """The messages of a round are made before it begins, which waits for all writers."""
+WRITER_QUEUE_MIB = 16
+"""What each of them holds that the broker has not: librdkafka would hold a GiB, as much as the container may."""
 
 
 def good_ends(sent: int) -> dict[int, int]:
@@ -280,10 +282,10 @@ class Bench:
     def _sent_by(self, writers: int, records: int, size: int) -> tuple[float, float]:
         """When a round began (Unix time), and how many seconds it took until the last acknowledgement."""
         ready = threading.Barrier(writers + 1)
-        client = Client(self._settings)
+        client, made = Client(self._settings), good_messages(records, size)
 
         def write(writer: int) -> int:
-            producer, made = client.producer(linger_ms=5), good_messages(records, size)
+            producer = client.producer(linger_ms=5, queue_mib=WRITER_QUEUE_MIB)
             producer.list_topics(self._topic, timeout=READY_S_MAX)
             ready.wait(READY_S_MAX)
             for number, value in enumerate(made):

@@ -96,9 +96,10 @@ class Bench:
             raise UnavailableError(f"{topic} was not filled in {FLUSH_S_MAX:.0f} s; see the log of kafka")
         return {"messages": count, "bytes": sent, "rows": rows, "sum": total}
 
-    def producer(self, *, linger_ms: float) -> Producer:
-        """A producer of librdkafka that collects messages for so long."""
-        return Producer({**self._kafka(), "linger.ms": linger_ms, "compression.type": "lz4"})
+    def producer(self, *, linger_ms: float, queue_mib: int = 256) -> Producer:
+        """A producer of librdkafka that collects messages for so long, and holds at most so many bytes."""
+        bounds = {"linger.ms": linger_ms, "queue.buffering.max.kbytes": queue_mib * 1_024}
+        return Producer({**self._kafka(), **bounds, "compression.type": "lz4"})
 
     def create(self, topic: str) -> dict[str, Any]:
         """Create an empty topic."""
