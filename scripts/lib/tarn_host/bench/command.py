@@ -32,6 +32,7 @@ from tarn_host.bench import (
     small_writes,
     soak,
     soak_page,
+    sustained,
     workshop,
     workshop_page,
 )
@@ -70,6 +71,10 @@ ABOUT = {
     "catalog": ("The catalog over HTTP", "Latency and memory, on a stack of its own without other work."),
     "commit": ("Commits, beside others", "Appends to one table, on a stack of its own without other work."),
     "small-writes": ("Small writes over HTTP", "Many producers of one table, on a stack of its own."),
+    "sustained": (
+        "Small writes for half an hour",
+        "Whether it gets slower, or anything grows, while they go on.",
+    ),
     "soak": ("Hours of use", "Whether anything but the rows grows while the lake is in use."),
     "classroom": (
         "A class of students",
@@ -95,6 +100,7 @@ SECTIONS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], str]] = {
     "peers": peers.section,
     "commit": commit_page.section,
     "small-writes": small_writes.section,
+    "sustained": sustained.section,
     "ingest": ingest_page.section,
 }
 """Kind of benchmark -> what makes its section of the page."""
@@ -104,6 +110,7 @@ MEASURED: Mapping[str, Any] = {
     "peers": peers,
     "commit": commit_command,
     "small-writes": small_writes,
+    "sustained": sustained,
     "fresh": fresh,
     "history": history,
     "classroom": classroom,

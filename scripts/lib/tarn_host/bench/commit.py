@@ -44,6 +44,9 @@ LIVE_FROM = 2_000
 BY_CLIENT = ("pyiceberg, SQLite", "deltalake")
 """Contenders that need the packages of commit_packages.txt."""
 
+MODULE_ENV = {"PYTHONPATH": str(SITE), "PYTHONWARNINGS": "ignore", "TARN_LOG_LEVEL": "error"}
+"""Variables of a measuring process."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -108,6 +111,11 @@ def measure(options: Options) -> list[dict[str, Any]]:
             return [run_module("tarn_demo.bench.commits", file)]
 
 
+def module_command(module: str, file: Path) -> list[str]:
+    """The command of a measuring process, which reads what is asked from a file; see `MODULE_ENV`."""
+    return [str(python.python()), "-B", "-m", module, str(file)]
+
+
 def run_module(module: str, file: Path, *, verb: str = "commit") -> dict[str, Any]:
     """The result of a measuring process, whose progress is shown.
 
@@ -127,9 +135,7 @@ def run_module(module: str, file: Path, *, verb: str = "commit") -> dict[str, An
         else:
             line(f"    {text}" if not text.startswith(" ") else text)
 
-    command = [str(python.python()), "-B", "-m", module, str(file)]
-    env = {"PYTHONPATH": str(SITE), "PYTHONWARNINGS": "ignore", "TARN_LOG_LEVEL": "error"}
-    running = shell.Running(command, on_line=show, env=env, cwd=ROOT)
+    running = shell.Running(module_command(module, file), on_line=show, env=MODULE_ENV, cwd=ROOT)
     try:
         code = running.wait(RUN_TIMEOUT_S)
     finally:

@@ -35,7 +35,7 @@ WARM_UP_S = 5.0
 READY_S_MAX = 120.0
 """The messages of a round are made before it begins, which waits for all writers."""
 WRITER_QUEUE_MIB = 16
-"""What each of them holds that the broker has not: librdkafka would hold a GiB, as much as the container may."""
+"""What each of them holds that the broker has not; librdkafka would hold a GiB, as the container may."""
 
 
 def good_ends(sent: int) -> dict[int, int]:

@@ -4,7 +4,8 @@ The file has `places` (see `Places`), `gateway` (its address), `missing` (peer -
 and the sizes: `producers`, `seconds`, `bytes_min`, `bytes_max`, `writers` of the peers and `writer_s`. With
 `create`, a table is made and its name is the result; with `log_table`, the name of such a table whose log is
 brought in, so many producers write to it with `durability=log`. The result is one line of JSON; progress goes
-to stderr.
+to stderr. With `sustained`, the first number of producers writes without peers, and each tenth of the time is
+a line of its own.
 A producer sends one row, waits for the answer, and sends the next.
 """
 
@@ -19,7 +20,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,6 +43,7 @@ from tarn_demo.bench.producer import Producer, Tally
 LAND_S_MAX = 300.0
 """How long the rows of a log may take into their table, in seconds."""
 LAND_LOOK_S = 0.5
+TENTHS = 10
 NOISE_CHARS = 1 << 20
 PEER_ROWS = 50
 """Rows of one write of a peer: some 2 kB."""
@@ -81,10 +83,10 @@ def new_table(catalog: RestCatalog, prefix: str) -> TableName:
     return name
 
 
-def written(
+def producers_of(
     catalog: RestCatalog, asked: dict[str, Any], name: TableName, producers: int, durability: str
-) -> dict[str, Any]:
-    """What so many producers did that write to one table."""
+) -> list[Producer]:
+    """So many producers of one table, which have not begun."""
     parts = urlsplit(asked["gateway"])
     address = (parts.hostname or "127.0.0.1", parts.port or 8090)
     make = noise(producers, asked["bytes_min"], asked["bytes_max"])
@@ -93,24 +95,72 @@ def written(
     def row_of(number: int) -> Callable[[int], bytes]:
         return lambda sequence: make(number, sequence)
 
-    everybody = [
+    return [
         Producer(address, str(name), token, number, row_of(number), durability=durability)
         for number in range(producers)
     ]
 
+
+def wrote(everybody: Sequence[Producer], seconds: float) -> dict[str, Any]:
+    """What producers did that write for so long."""
+
     async def run() -> float:
         began_s = time.monotonic()
-        await asyncio.gather(*(one.run(began_s + asked["seconds"]) for one in everybody))
+        await asyncio.gather(*(one.run(began_s + seconds) for one in everybody))
         return time.monotonic() - began_s
 
     # A full collection of this process takes some 60 ms, which would be the gateway's in the figures.
     gc.collect()
     gc.freeze()
     try:
-        seconds = asyncio.run(run())
+        took_s = asyncio.run(run())
     finally:
         gc.unfreeze()
-    return summed([one.tally for one in everybody], seconds)
+    return summed([one.tally for one in everybody], took_s)
+
+
+def sustained(catalog: RestCatalog, places: Places, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Producers that write into one table for long: each tenth of the time when it is over, then all of it.
+
+    Raises:
+        DataError: rows were lost or doubled.
+        TarnError: the catalog does not answer.
+    """
+    name, producers = new_table(catalog, "sustained"), asked["producers"][0]
+    everybody, found = producers_of(catalog, asked, name, producers, "lake"), list[dict[str, Any]]()
+    writing = threading.Thread(target=lambda: found.append(wrote(everybody, asked["seconds"])), daemon=True)
+    began_s = time.monotonic()
+    writing.start()
+    before, commits, at_s = [0] * producers, 0, began_s
+    for tenth in range(1, TENTHS + 1):
+        writing.join(max(0.0, began_s + asked["seconds"] * tenth / TENTHS - time.monotonic()))
+        counts, now_s = [len(one.tally.times_ms) for one in everybody], time.monotonic()
+        parts = zip(everybody, before, counts, strict=True)
+        times = sorted(ms for one, start, end in parts for ms in one.tally.times_ms[start:end])
+        state = catalog.load(name)
+        yield {
+            "tenth": tenth,
+            "seconds": round(now_s - at_s, 3),
+            "acked": len(times),
+            "p50_ms": round(at_share(times, 0.5), 2) if times else None,
+            "p99_ms": round(at_share(times, 0.99), 2) if times else None,
+            "commits": state.last_sequence - commits,
+            "files": state.total("data-files"),
+            "live_bytes": state.total("files-size"),
+            "snapshots": len(state.metadata["snapshots"]),
+            "metadata_bytes": len(json.dumps(state.metadata)),
+        }
+        before, commits, at_s = counts, state.last_sequence, now_s
+    writing.join(asked["seconds"])
+    if not found:
+        raise UnavailableError(f"the producers of {name} did not end")
+    require_all(name, pyiceberg_peer.on_tarn(places).rows(name.name), found[0])
+    yield {
+        "producers": producers,
+        "bytes_min": asked["bytes_min"],
+        "bytes_max": asked["bytes_max"],
+        **found[0],
+    }
 
 
 def require_all(name: TableName, rows: int, found: dict[str, Any]) -> None:
@@ -136,7 +186,7 @@ def gateway_cell(
         TarnError: the catalog does not answer.
     """
     name = new_table(catalog, f"small_{producers}")
-    found = written(catalog, asked, name, producers, "lake")
+    found = wrote(producers_of(catalog, asked, name, producers, "lake"), asked["seconds"])
     state = catalog.load(name)
     require_all(name, pyiceberg_peer.on_tarn(places).rows(name.name), found)
     sizes = places.sizes(state.root)
@@ -160,7 +210,7 @@ def log_cell(catalog: RestCatalog, places: Places, asked: dict[str, Any], produc
         TarnError: the catalog does not answer.
     """
     name = TableName((NAMESPACE,), str(asked["log_table"]).removeprefix(f"{NAMESPACE}."))
-    found = written(catalog, asked, name, producers, "log")
+    found = wrote(producers_of(catalog, asked, name, producers, "log"), asked["seconds"])
     began_s = time.monotonic()
     wanted, counted = found["acked"] + found["failed"], 0
     while counted < wanted and time.monotonic() < began_s + LAND_S_MAX:
@@ -272,8 +322,8 @@ def peers(places: Places, asked: dict[str, Any], missing: dict[str, str]) -> lis
     return found
 
 
-def run(asked: dict[str, Any]) -> dict[str, Any]:
-    """Everything, as the file asks.
+def run(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Everything, as the file asks: one result, but for `sustained`.
 
     Raises:
         TarnError: Tarn does not answer, or rows were lost.
@@ -285,7 +335,11 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(AlreadyExistsError):
         catalog.create_namespace((NAMESPACE,))
     if "create" in asked:
-        return {"table": str(new_table(catalog, str(asked["create"])))}
+        yield {"table": str(new_table(catalog, str(asked["create"])))}
+        return
+    if asked.get("sustained"):
+        yield from sustained(catalog, places, asked)
+        return
     cell = log_cell if "log_table" in asked else gateway_cell
     cells = []
     for producers in asked["producers"]:
@@ -294,9 +348,10 @@ def run(asked: dict[str, Any]) -> dict[str, Any]:
         rate = one["acked"] / one["seconds"]
         say(f"    {producers} producers: {rate:,.0f} a second, p99 {one['p99_ms']} ms {one['errors']}")
     if "log_table" in asked:
-        return {"log": cells}
+        yield {"log": cells}
+        return
     sizes = {key: asked[key] for key in ("seconds", "bytes_min", "bytes_max", "writer_s")}
-    return {**sizes, "lake": cells, "peers": peers(places, asked, missing), "missing": missing}
+    yield {**sizes, "lake": cells, "peers": peers(places, asked, missing), "missing": missing}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -305,7 +360,7 @@ def main(arguments: Sequence[str]) -> int:
         say("usage: python -m tarn_demo.bench.small_writes FILE")
         return INVALID
     to_stderr()
-    return printed(lambda: [run(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))])
+    return printed(lambda: run(json.loads(Path(arguments[0]).read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":
