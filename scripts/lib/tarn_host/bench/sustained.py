@@ -29,12 +29,12 @@ METRICS = {
     "gateway": ("gateway's memory, MiB", False, 16.0),
     "catalog": ("catalog's memory, MiB", False, 8.0),
 }
-"""Figure of a tenth -> its words, whether it must not shrink (else: not grow), and what is no growth anyway."""
-ABOUT = """{producers} producers as above write for {minutes:g} minutes into one table, `durability=lake`,
-while small files are merged and the reaper works. From the first to the last tenth of the time nothing may get
-worse by more than a fifth. Memory is `anon` of the containers' control groups at the end of each tenth; stored
-are the bytes of the store's files below the table, its own headers included. Rows are counted at the end: one
-too few or too many ends the benchmark.
+"""Figure of a tenth -> its words, whether it must not shrink (else: not grow), and what is no growth."""
+ABOUT = """{producers} producers as above write for {minutes:g} minutes into one table, `durability=lake`, and
+small files are merged and the reaper works meanwhile. From the first to the last tenth of the time nothing
+may get worse by more than a fifth. Memory is `anon` of the containers' control groups at the end of each tenth;
+stored are the bytes of the store's files below the table, its own headers included. Rows are counted at the
+end: one too few or too many ends the benchmark.
 """
 
 
@@ -183,7 +183,8 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     parts.append(
         f"\nAll of it: {whole['acked'] / whole['seconds']:,.0f} writes a second, p50 {whole['p50_ms']} and "
         f"p99 {whole['p99_ms']} ms; slowest and fastest producer {whole['slowest']:,} and "
-        f"{whole['fastest']:,} writes; {whole['refused']:,} refused and repeated; {whole['bytes'] / 1e6:,.0f} MB sent.\n"
+        f"{whole['fastest']:,} writes; {whole['refused']:,} refused and repeated; "
+        f"{whole['bytes'] / 1e6:,.0f} MB sent.\n"
         "\n| tenth | writes/s | p50, ms | p99, ms | commits/s | data files | live, MB | stored, MB | objects "
         "| snapshots | metadata.json, bytes | gateway, MiB | catalog | minio | reaper |\n"
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
