@@ -278,9 +278,13 @@ class Engine:
 
     def turn(self) -> None:
         """Let others go on; does not return to a thread whose process died, or stands still, meanwhile."""
-        self.require_alive()
+        if self.dead:
+            self.require_alive()
         self._sim.turn()
-        self.require_alive()
+        if self.dead:
+            self.require_alive()
+        if self.frozen is None:
+            return
         who = self._sim.acting()
         while self.frozen not in (None, who) and who in self.actors:
             self._sim.turn()

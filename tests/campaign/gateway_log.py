@@ -28,7 +28,7 @@ from tests.campaign.gateway_faults import FrozenGateway, KilledBeforeAnswer, Poi
 from tests.campaign.gateway_scenario import GATEWAY_FAULTS, ThroughGateway
 from tests.campaign.gateway_world import GatewaySim
 from tests.campaign.kills import Killed
-from tests.campaign.results import Through
+from tests.campaign.through import Through
 from tests.campaign.upkeep import DOWN_S
 from tests.campaign.waits import Held
 from tests.support.gateway import LOG_SPEC

@@ -33,6 +33,7 @@ from tarn_catalog.testing.faulty_store import Crash, FaultyStore
 from tests.campaign.gateway_clients import Answered, Client, Entry
 from tests.campaign.gateway_process import Exchange, Gateway
 from tests.campaign.gateway_scenario import ThroughGateway
+from tests.campaign.kept import kept
 from tests.campaign.waits import Flag, Held, Thread, Waits
 from tests.campaign.world import STUCK_S, TURNS_MAX, Replica, Sim, merging
 from tests.contract.catalog.schedule import POOLS, Alone
@@ -397,6 +398,7 @@ class GatewaySim(Sim):
             stack.enter_context(patch("tarn.gateway.app.time", clock))
             stack.enter_context(patch("anyio.to_thread.run_sync", inline))
             stack.enter_context(commits_watched(self))
+            stack.enter_context(kept())
             yield
 
     def _broke(self, event: str, **values: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tarn.core.offsets import OffsetMap
-from tests.campaign.results import Through
+from tests.campaign.through import Through
 
 Patches = Callable[[ExitStack], None]
 

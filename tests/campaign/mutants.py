@@ -35,7 +35,7 @@ from tarn_catalog.state.transactions import Transactions, Verdict, _Seen
 from tests.campaign.gateway_mutants import GATEWAY_MUTANTS
 from tests.campaign.group_mutants import GROUP_MUTANTS
 from tests.campaign.mutant import Mutant, any_range, mutated
-from tests.campaign.results import UNITS
+from tests.campaign.through import UNITS
 from tests.support.lake import BUCKET
 
 
@@ -421,7 +421,7 @@ def without(mutant: Mutant) -> Any:
 
 def dies(mutant: Mutant, fault: int, *, seeds: int, replicas: int | None = None) -> tuple[int, str] | None:
     """The first seed of a fault that notices the mutant, and how; None if none of the first `seeds` does."""
-    from tests.campaign.simulate import one
+    from tests.campaign.runs import one
 
     with ThreadPoolExecutor(max_workers=2) as pool, without(mutant):
         for seed in range(mutant.seed, mutant.seed + seeds):
@@ -440,7 +440,7 @@ def run(names: list[str], *, seeds: int, replicas: int | None = None) -> int:
         seeds: seeds per mutant and fault at most.
         replicas: readers of each engine, or gateways; each mutant's own number by default.
     """
-    from tests.campaign.simulate import quiet
+    from tests.campaign.runs import quiet
 
     quiet()
     alive = 0

@@ -12,9 +12,11 @@ from tests.campaign.mutant import Mutant
 from tests.campaign.mutants import GATEWAY_MUTANTS, MUTANTS
 from tests.campaign.real_faults import NOT_REAL, REAL
 from tests.campaign.real_gateway_faults import REAL_HOW
-from tests.campaign.results import ROOT, UNITS, Counts, Kind, Result, Through, read
+from tests.campaign.results import Counts, Kind, Result, read
 from tests.campaign.soak_results import read as read_soak
 from tests.campaign.soak_results import section as soak_section
+from tests.campaign.sources import ROOT, digest
+from tests.campaign.through import UNITS, Through
 
 FILE = ROOT / "docs" / "faults.md"
 RESULTS = ROOT / "docs" / "results"
@@ -59,7 +61,6 @@ def _kind(kind: Kind, title: str, through: Through = "ingest") -> str:
 
 
 def _counts(replicas: int, result: Result) -> str:
-    changed = ", with changes that were not committed" if result.changed else ""
     every = [counts for _, counts in sorted(result.counts[replicas].items())]
     if result.through != "ingest":
         title, who = "One gateway" if replicas == 1 else f"{replicas} gateways", "several clients, one table"
@@ -69,7 +70,7 @@ def _counts(replicas: int, result: Result) -> str:
     names = FAULTS if result.through == "ingest" else SCENARIOS[result.through]
     lines = [
         f"### {title}",
-        f"Commit {result.commit}{changed}, {result.start} to {result.end}; {who}.",
+        f"{_ran(result)}, {result.start} to {result.end}; {who}.",
         _total(every, result.seeds_wanted),
         "",
         "| fault | seeds | faults | rows | lost | doubled | failed | s to heal, median | s to heal, most |",
@@ -77,6 +78,16 @@ def _counts(replicas: int, result: Result) -> str:
     ]
     counted = [counts for counts in every if counts.seeds or counts.failed]
     return "\n".join(lines + [_row(counts, names[counts.fault].name) for counts in counted])
+
+
+def _ran(result: Result) -> str:
+    """What ran: the digest of the sources, and the commits at which runs were added; or the one commit."""
+    changed = ", with changes that were not committed"
+    if not result.sources:
+        return f"Commit {result.commits[-1].commit}{changed * result.commits[-1].changed}"
+    every = [one for one in result.commits if one.runs]
+    commits = "; ".join(f"{one.runs} at {one.commit}{changed * one.changed}" for one in every)
+    return f"Sources {digest(result.sources)[:12]} ({len(result.sources)} files), runs by commit: {commits}"
 
 
 def _total(every: list[Counts], wanted: int) -> str:

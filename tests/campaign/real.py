@@ -25,7 +25,8 @@ from tests.campaign.real_gateway import READ_TIMEOUT_S, GatewayRound
 from tests.campaign.real_gateway_faults import REAL_GATEWAY, REAL_HOW
 from tests.campaign.real_rig import Lane, rig
 from tests.campaign.real_round import Round
-from tests.campaign.results import UNITS, Counts, Result, Through
+from tests.campaign.results import Counts, Result
+from tests.campaign.through import UNITS, Through
 
 WITHOUT_MAX = 3
 """A fault for which more than this many rounds per wanted seed pass without it is given up."""
@@ -175,6 +176,7 @@ class Rounds:
             return
         with self._lock:
             add(self._result.counts[replicas][fault], counts)
+            self._result.commits[-1].runs += 1
             self._result.write(self._file)
         failed = f"; FAILED: {counts.problems[0]}" if counts.problems else ""
         sys.stderr.write(

@@ -11,15 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-ROOT = Path(__file__).parents[2]
-FORMAT = 2
+from tests.campaign.sources import ROOT, Sources, differing, digest, named
+from tests.campaign.through import UNITS, Through
+
+FORMAT = 3
 PROBLEMS_MAX = 20
 
 Kind = Literal["simulated", "real"]
-Through = Literal["ingest", "gateway", "log"]
-"""Ingest engines, gateways, or gateways with `durability=log`."""
-UNITS: dict[Through, str] = {"ingest": "readers", "gateway": "gateways", "log": "gateways"}
-"""What the counts of a result are by: readers of each ingest engine, or gateways."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,13 +86,27 @@ def ended(
 
 
 @dataclass(slots=True, kw_only=True)
+class Added:
+    """Runs that were added to a result while the clone was at one commit.
+
+    Attributes:
+        commit: the commit.
+        changed: whether files differed from it: tracked ones, or sources that are not tracked.
+        runs: number of runs, with those in which the fault did not happen.
+    """
+
+    commit: str
+    changed: bool
+    runs: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
 class Result:
     """One result file.
 
     Attributes:
         kind: `simulated` or `real`.
-        commit: commit of the clone.
-        changed: whether tracked files differed from it.
+        commits: at which commits runs were added, in that order.
         start: when the first run began, UTC.
         end: when the file was last written, UTC.
         seeds_wanted: number of seeds per fault that was asked for.
@@ -102,11 +114,11 @@ class Result:
         counts: number of readers per engine (`replicas`) -> fault -> its counts.
         next_seed: likewise, to the seed that comes next, for going on.
         through: what writes: ingest engines, or gateways; then `counts` is by their number.
+        sources: what ran in all of them, by file (simulated runs); empty in files of older formats.
     """
 
     kind: Kind
-    commit: str
-    changed: bool
+    commits: list[Added]
     start: str
     end: str
     seeds_wanted: int
@@ -114,6 +126,7 @@ class Result:
     counts: dict[int, dict[int, Counts]] = field(default_factory=dict)
     next_seed: dict[int, dict[int, int]] = field(default_factory=dict)
     through: Through = "ingest"
+    sources: Sources = field(default_factory=dict)
 
     def want(self, replicas: Sequence[int], faults: Sequence[int], first: int) -> None:
         """Make room for the counts of these faults, from the seed `first` on."""
@@ -152,7 +165,7 @@ class Result:
     def write(self, file: Path) -> None:
         """Write the file, whole or not at all."""
         self.end = now()
-        data = {"format": FORMAT, **asdict(self)}
+        data = {"format": FORMAT, "digest": digest(self.sources) if self.sources else "", **asdict(self)}
         part = file.with_suffix(".part")
         part.write_text(json.dumps(data, indent=1) + "\n")
         part.replace(file)
@@ -163,52 +176,101 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def commit() -> tuple[str, bool]:
-    """The commit of this clone, and whether tracked files differ from it."""
+def commit(sources: Sources | None = None) -> tuple[str, bool]:
+    """The commit of this clone, and whether files differ from it: tracked ones, or untracked sources."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    return git("rev-parse", "--short=12", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+    changed = bool(git("status", "--porcelain", "--untracked-files=no"))
+    untracked = set(sources or ()) - set(git("ls-files").splitlines())
+    return git("rev-parse", "--short=12", "HEAD"), changed or bool(untracked)
 
 
-def begun(kind: Kind, seeds: int, file: Path, *, through: Through = "ingest") -> Result:
+def begun(
+    kind: Kind, seeds: int, file: Path, *, through: Through = "ingest", sources: Sources | None = None
+) -> Result:
     """The result of an existing file, to go on with, or a new one with the commit and the time.
 
+    Args:
+        kind: of the runs.
+        seeds: seeds per fault that are asked for.
+        file: result file.
+        through: what writes.
+        sources: what runs, in simulation.
+
     Raises:
-        ValueError: the file is of another commit, kind or format, or of other writers.
+        ValueError: the file is of another kind or format, of other writers, of other sources (simulated
+            runs), or of another commit (real ones).
     """
-    at, changed = commit()
-    if file.exists():
-        former = read(file)
-        if (former.kind, former.through, former.commit, former.changed) != (kind, through, at, changed):
-            raise ValueError(
-                f"{file} is of commit {former.commit} ({former.kind}, through {former.through}"
-                f"{', changed' * former.changed}), this is {at} ({kind}, through {through}"
-                f"{', changed' * changed}): counts of two versions are not added; give another --out"
-            )
-        former.seeds_wanted = seeds
-        return former
-    return Result(
-        kind=kind, commit=at, changed=changed, start=now(), end=now(), seeds_wanted=seeds, through=through
-    )
+    at, changed = commit(sources)
+    here = Added(commit=at, changed=changed)
+    if not file.exists():
+        return Result(
+            kind=kind,
+            commits=[here],
+            start=now(),
+            end=now(),
+            seeds_wanted=seeds,
+            through=through,
+            sources=sources or {},
+        )
+    former = read(file)
+    if (former.kind, former.through) != (kind, through):
+        raise ValueError(
+            f"{file} is of {former.kind} runs through {former.through}, these are {kind} through {through}: "
+            "their counts are not added; give another --out"
+        )
+    last = former.commits[-1]
+    if kind == "simulated":
+        require_same(former.sources, sources or {}, of=f"{file} is of")
+    elif (last.commit, last.changed) != (at, changed):
+        raise ValueError(
+            f"{file} is of commit {last.commit}{', changed' * last.changed}, this is {at}"
+            f"{', changed' * changed}: counts of two versions are not added; give another --out"
+        )
+    former.commits = [one for one in former.commits if one.runs]
+    if not former.commits or (former.commits[-1].commit, former.commits[-1].changed) != (at, changed):
+        former.commits.append(here)
+    former.seeds_wanted = seeds
+    return former
+
+
+def require_same(wanted: Sources, found: Sources, *, of: str) -> None:
+    """Require that the code of some runs is the one of a result.
+
+    Args:
+        wanted: the sources of the result.
+        found: those of the runs.
+        of: who they are of, for the message.
+
+    Raises:
+        ValueError: they differ.
+    """
+    if not wanted:
+        raise ValueError(f"{of} an older format, which does not say what ran; give another --out")
+    if paths := differing(wanted, found):
+        raise ValueError(
+            f"{of} other sources ({digest(wanted)[:12]}, now {digest(found)[:12]}): {named(paths)} differ; "
+            "counts of two versions are not added; give another --out"
+        )
 
 
 def read(file: Path) -> Result:
     """Read a result file.
 
     Raises:
-        ValueError: it is of another format.
+        ValueError: it is of another format, or its digest is not that of its sources.
     """
     data: dict[str, Any] = json.loads(file.read_text())
     found = data.pop("format")
+    if found not in (1, 2, FORMAT):
+        raise ValueError(f"{file} is of another format than {FORMAT}; run the campaign again")
     if found == 1:
         # As it was while engines had one reader.
         count = data.pop("replicas")
         data["counts"], data["next_seed"] = {count: data["counts"]}, {count: data["next_seed"]}
-    elif found != FORMAT:
-        raise ValueError(f"{file} is of another format than {FORMAT}; run the campaign again")
     data["counts"] = {
         int(count): {int(n): Counts(**counts) for n, counts in by_fault.items()}
         for count, by_fault in data["counts"].items()
@@ -217,5 +279,15 @@ def read(file: Path) -> Result:
         int(count): {int(n): seed for n, seed in by_fault.items()}
         for count, by_fault in data["next_seed"].items()
     }
+    if found == FORMAT:
+        written, sources = data.pop("digest"), data["sources"]
+        if sources and written != digest(sources):
+            raise ValueError(f"{file} has another digest than its sources: it was changed by hand")
+        data["commits"] = [Added(**one) for one in data["commits"]]
+    else:
+        # As it was while all runs of a file were of one commit.
+        every = [counts for by_fault in data["counts"].values() for counts in by_fault.values()]
+        runs = sum(len(counts.seeds) + counts.without for counts in every)
+        data["commits"] = [Added(commit=data.pop("commit"), changed=data.pop("changed"), runs=runs)]
     data["engines"] = tuple(data["engines"])
     return Result(**data)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import structlog
 
 from tests.campaign import results
-from tests.campaign.results import UNITS, Counts, Result, Through
-
-if TYPE_CHECKING:
-    from tests.campaign.world import Sim
+from tests.campaign.results import Counts, Result
+from tests.campaign.runs import Chunk, Run, chunk, prepared
+from tests.campaign.sources import Sources, named
+from tests.campaign.through import UNITS, Through
 
 CHUNK = 20
 """Seeds of one fault that a process runs before it reports."""
@@ -26,98 +21,6 @@ WITHOUT_MAX = 3
 """A fault for which more than this many runs per wanted seed pass without it is given up."""
 RUNS_PER_PROCESS = 40
 """Chunks after which a process is replaced: what libraries cache does not grow without end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One run of one fault, as a process reports it."""
-
-    fault: int
-    replicas: int
-    seed: int
-    happened: int
-    turns: int
-    groups: int
-    reads: int
-    rows: int
-    lost: int
-    doubled: int
-    problems: tuple[str, ...]
-    heal_s: float | None
-    seconds: float
-    cpu_s: float
-
-
-def one(
-    fault: int, seed: int, pool: ThreadPoolExecutor, *, replicas: int = 1, through: Through = "ingest"
-) -> Run:
-    """Run one seed of one fault.
-
-    Args:
-        fault: number of the fault.
-        seed: the seed.
-        pool: executor for the audit.
-        replicas: number of readers (threads) of each ingest engine, or of gateways.
-        through: what writes.
-    """
-    from tests.campaign.gateway_oracle import judge as judge_gateways
-    from tests.campaign.gateway_world import GatewaySim
-    from tests.campaign.oracle import judge
-
-    began_s, cpu_s = time.perf_counter(), time.process_time()
-    sim = world(fault, seed, replicas=replicas, through=through)
-    problems: tuple[str, ...] = ()
-    rows = lost = doubled = 0
-    try:
-        sim.run()
-        verdict = judge_gateways(sim, pool) if isinstance(sim, GatewaySim) else judge(sim, pool)
-        rows, lost, doubled, problems = verdict.rows, verdict.lost, verdict.doubled, verdict.problems
-    except Exception as e:  # noqa: BLE001 - a run that cannot end is a finding, not the end of the campaign
-        problems = (f"{type(e).__name__}: {e}", *sim.watch.problems[:3])
-    heal_s = None if sim.fault_s is None else round(max(0.0, sim.caught_up_s - sim.fault_s), 2)
-    return Run(
-        fault=fault,
-        replicas=replicas,
-        seed=seed,
-        happened=sim.scenario.happened,
-        turns=sim.turns,
-        groups=sim.watch.groups,
-        reads=sim.reads,
-        rows=rows,
-        lost=lost,
-        doubled=doubled,
-        problems=problems,
-        heal_s=heal_s,
-        seconds=time.perf_counter() - began_s,
-        cpu_s=time.process_time() - cpu_s,
-    )
-
-
-def world(fault: int, seed: int, *, replicas: int, through: Through) -> Sim:
-    """The world of one run; see `one`."""
-    from tests.campaign.faults import FAULTS
-    from tests.campaign.gateway_faults import GATEWAY_FAULTS
-    from tests.campaign.gateway_log import LOG_FAULTS, LogSim
-    from tests.campaign.gateway_world import GatewaySim
-    from tests.campaign.world import Sim
-
-    if through == "log":
-        return LogSim(LOG_FAULTS[fault](), seed, gateways=replicas)
-    if through == "gateway":
-        return GatewaySim(GATEWAY_FAULTS[fault](), seed, gateways=replicas)
-    return Sim(FAULTS[fault](), seed, replicas=replicas)
-
-
-def chunk(through: Through, replicas: int, fault: int, seeds: Sequence[int]) -> list[Run]:
-    """Run some seeds of one fault; what a process of the campaign does."""
-    quiet()
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        return [one(fault, seed, pool, replicas=replicas, through=through) for seed in seeds]
-
-
-def quiet() -> None:
-    """Leave the product's log out: thousands of faults are logged as they should be."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
 
 def add(counts: Counts, run: Run) -> None:
@@ -141,6 +44,30 @@ def add(counts: Counts, run: Run) -> None:
     counts.doubled += run.doubled
     if run.heal_s is not None:
         counts.heal_s.append(run.heal_s)
+
+
+def add_chunk(result: Result, done: Chunk) -> tuple[Counts, int]:
+    """Add the runs of a chunk; returns the counts of their fault, and the number of readers or gateways.
+
+    Raises:
+        ValueError: other code ran than what the result is of; none of the runs is added.
+    """
+    if done.beside:
+        raise ValueError(
+            f"runs loaded files that are not among the sources of the result: {named(done.beside)}; "
+            "load them in `prepared` of tests/campaign/runs.py, before the first run"
+        )
+    results.require_same(result.sources, done.sources, of="a process began when the files changed: it ran")
+    for run in done.runs:
+        add(result.counts[run.replicas][run.fault], run)
+    result.commits[-1].runs += len(done.runs)
+    count = done.runs[0].replicas
+    return result.counts[count][done.runs[0].fault], count
+
+
+def sources_of(pool: Executor, through: Through) -> Sources:
+    """What a process of the campaign runs; asked of one, as this process has loaded more."""
+    return pool.submit(prepared, through).result()
 
 
 def simulate(
@@ -168,15 +95,17 @@ def simulate(
         through: what writes.
 
     Raises:
-        ValueError: the file is of another commit, of a real run, or of other writers.
+        ValueError: the file is of other sources, of a real run, or of other writers; or sources changed
+            meanwhile, and what was counted before is in the file.
     """
-    result = results.begun("simulated", seeds, file, through=through)
     until_s = time.monotonic() + minutes * 60
-    for count in replicas:
-        result.want([count], [fault for fault in faults if happens(fault, count, through)], first)
     environment = get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=environment, max_tasks_per_child=RUNS_PER_PROCESS) as pool:
-        waiting: set[Future[list[Run]]] = set()
+        found = sources_of(pool, through)
+        result = results.begun("simulated", seeds, file, through=through, sources=found)
+        for count in replicas:
+            result.want([count], [fault for fault in faults if happens(fault, count, through)], first)
+        waiting: set[Future[Chunk]] = set()
         work = _work(result, replicas, faults, seeds)
         while True:
             while len(waiting) < processes and time.monotonic() < until_s:
@@ -188,11 +117,8 @@ def simulate(
                 break
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
-                runs = future.result()
-                for run in runs:
-                    add(result.counts[run.replicas][run.fault], run)
-                counts = result.counts[runs[0].replicas][runs[0].fault]
-                _progress(f"{UNITS[through]} {runs[0].replicas}", counts, seeds)
+                counts, count = add_chunk(result, future.result())
+                _progress(f"{UNITS[through]} {count}", counts, seeds)
             result.write(file)
     result.write(file)
     return result
@@ -235,10 +161,3 @@ def _progress(who: str, counts: Counts, seeds: int) -> None:
         f"{len(counts.failed)} failed\n"
     )
     sys.stderr.flush()
-
-
-def with_fixed_hashes() -> None:
-    """Start this program again if the order of sets would differ from run to run."""
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "tests.campaign", *sys.argv[1:]])

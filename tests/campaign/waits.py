@@ -69,42 +69,37 @@ class Waits(Schedule):
         name = self._who.name
         self._for[name] = (ready, until_s)
         try:
-            self._turn()
+            self._turn(name)
         finally:
             self._for.pop(name, None)
         if self._broken:
             raise AssertionError(self._broken)
 
-    def _next(self) -> None:
-        if not self._ready or len(self._waiting) < len(self._ready):
-            return
-        self._time.now_s += STEP_S
-        able = self._able()
-        if not able:
-            ends = [until_s for _, until_s in self._for.values() if until_s is not None]
-            if ends:
-                self._time.now_s = max(self._time.now_s, min(ends))
-                able = self._able()
-            else:
-                self._broken = f"nobody can go on: {sorted(self._waiting)}"
-                able = sorted(self._waiting)
-        self.steps += 1
-        name = self.chance.choice(able)
-        self._waiting.remove(name)
-        self._ready[name].release()
-
     def _able(self) -> list[str]:
+        """Who can go on, sorted; time passes until somebody can."""
+        self._time.now_s += STEP_S
+        able = self._able_now()
+        if able:
+            return able
+        ends = [until_s for _, until_s in self._for.values() if until_s is not None]
+        if not ends:
+            self._broken = f"nobody can go on: {self._waiting}"
+            return self._waiting
+        self._time.now_s = max(self._time.now_s, min(ends))
+        return self._able_now()
+
+    def _able_now(self) -> list[str]:
         now_s = self._time.now_s
         found = []
-        for name in sorted(self._waiting):
-            ready, until_s = self._for.get(name, (_at_once, None))
-            if self._broken or (until_s is not None and now_s >= until_s) or ready():
+        for name in self._waiting:
+            what = self._for.get(name)
+            if what is None or self._broken:
+                found.append(name)
+                continue
+            ready, until_s = what
+            if (until_s is not None and now_s >= until_s) or ready():
                 found.append(name)
         return found
-
-
-def _at_once() -> bool:
-    return True
 
 
 class Held(Wakes):

@@ -34,6 +34,7 @@ from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
 from tests.campaign.answers_watched import answers_watched
 from tests.campaign.engine import TABLE, Chosen, Engine, Turned
+from tests.campaign.kept import kept
 from tests.campaign.scenario import Scenario
 from tests.campaign.watch import Version, Watch
 from tests.contract.catalog.schedule import POOLS, Alone, Schedule
@@ -173,7 +174,8 @@ class Sim:
         Raises:
             AssertionError: the run does not end, or this thread is none of the schedule's.
         """
-        if self._still == 0 and self.acting() is None and threading.get_ident() != self._thread:
+        who = getattr(self.schedule._who, "name", None)
+        if who is None and self._still == 0 and threading.get_ident() != self._thread:
             text = f"thread {threading.current_thread().name} runs outside the schedule"
             self.watch.problems.append(text)
             raise AssertionError(text)
@@ -433,6 +435,7 @@ class Sim:
                 stack.enter_context(patch(name, Alone))
             stack.enter_context(patch("tarn.ingest.bookkeeper.threading", waits))
             stack.enter_context(answers_watched(self))
+            stack.enter_context(kept())
             yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from functools import cache
 from typing import Any
 
 from tarn.adapters.spec_store import SpecStore
@@ -41,6 +42,7 @@ spec:
 """
 
 
+@cache
 def spec(
     *,
     format_version: int = 2,

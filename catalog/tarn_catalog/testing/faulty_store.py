@@ -122,7 +122,8 @@ class FaultyStore:
             self.seen.append(op)
             now = len(self.seen)
             due = [write for at, write in self._late if at <= now]
-            self._late = [(at, write) for at, write in self._late if at > now]
+            if due:
+                self._late = [(at, write) for at, write in self._late if at > now]
         # Outside the lock: a plan may block, to order the operations of several threads.
         fault = self.plan(op)
         for write in due:

@@ -242,6 +242,14 @@ class MemoryStore:
         self._now_ms = now_ms
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[bytes, int]] = {}
+        # The content that each object's entity tag was made of, and the tag.
+        self._tags: dict[str, tuple[bytes, str]] = {}
+
+    def _etag(self, key: str, data: bytes) -> str:
+        found = self._tags.get(key)
+        if found is None or found[0] is not data:
+            found = self._tags[key] = (data, _md5(data))
+        return found[1]
 
     def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
         """See `ObjectStore.get`."""
@@ -249,7 +257,7 @@ class MemoryStore:
             found = self._objects.get(key)
         if found is None:
             return None
-        etag = _md5(found[0])
+        etag = self._etag(key, found[0])
         if known is not None and known.etag == etag:
             return known
         return Stored(data=found[0], etag=etag, modified_ms=found[1])
@@ -260,12 +268,13 @@ class MemoryStore:
             found = self._objects.get(key)
             _check(found[0] if found else None, key, if_absent, if_match)
             self._objects[key] = (data, self._now_ms())
-        return _md5(data)
+        return self._etag(key, data)
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         with self._lock:
             self._objects.pop(key, None)
+            self._tags.pop(key, None)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
         """See `ObjectStore.list`."""
@@ -273,7 +282,9 @@ class MemoryStore:
             found = sorted((key, *value) for key, value in self._objects.items() if key.startswith(prefix))
         for key, data, modified_ms in found:
             if after is None or key > after:
-                yield Listed(key=key, etag=_md5(data), size_bytes=len(data), modified_ms=modified_ms)
+                yield Listed(
+                    key=key, etag=self._etag(key, data), size_bytes=len(data), modified_ms=modified_ms
+                )
 
 
 class FileStore:

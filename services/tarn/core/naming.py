@@ -25,6 +25,8 @@ NAMESPACE_LEVELS_MAX = 8
 LOCATION_BYTES_MAX = 900
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_PLAIN_PART = re.compile("[A-Za-z0-9_-]+")
+"""Names that are valid, and their own encoding: nearly all."""
 _REFUSED = frozenset("/*?${}")
 _PERCENT_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -44,6 +46,8 @@ def check_part(part: str, *, what: str) -> str:
         InvalidNameError: the name is empty, too long once encoded, or contains something that must not reach
             a key, a URL or a policy.
     """
+    if _PLAIN_PART.fullmatch(part):
+        return part
     if not part:
         raise InvalidNameError(f"Invalid {what} name: it is empty; give it at least one character", name=part)
     if any(ord(char) < 0x20 or 0x7F <= ord(char) <= 0x9F for char in part):
@@ -91,6 +95,8 @@ def check_grantee(name: str, *, what: str) -> str:
 
 def encode(part: str) -> str:
     """Encode every byte outside `A-Z a-z 0-9 _ -` as `~XX` (UTF-8, upper-case hex)."""
+    if _PLAIN_PART.fullmatch(part):
+        return part
     return "".join(chr(byte) if byte in _PLAIN else f"~{byte:02X}" for byte in part.encode())
 
 

@@ -343,8 +343,11 @@ class StatusRegistry:
     def update(self, name: str, **changes: Any) -> IngestorStatus:
         """Set fields of an ingestor's status; returns the new status."""
         with self._lock:
-            found = replace(self._ingestors.get(name, IngestorStatus()), **changes)
-            found = replace(found, ready=int(found.state is State.RUNNING))
+            found = self._ingestors.get(name) or IngestorStatus()
+            changes["ready"] = int(changes.get("state", found.state) is State.RUNNING)
+            # A status has many fields, and each turn of a loop says what is true already.
+            if any(getattr(found, field) != value for field, value in changes.items()):
+                found = replace(found, **changes)
             self._ingestors[name] = found
             return found
 

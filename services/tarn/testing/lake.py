@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import random
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.partitioning import PartitionSpec
@@ -30,6 +31,9 @@ from tarn.ingest.wiring import uuid7
 from tarn.keeper.walk import Places
 from tarn.testing.executors import SteppedExecutor
 from tarn.testing.memory_topic import MemoryTopicClient, Topic
+
+SCHEMAS_MAX = 64
+"""Schemas and partition specs that are kept parsed."""
 
 
 class Clock:
@@ -82,6 +86,7 @@ class Lake:
         self.commits_now: Callable[[], bool] = lambda: True
         self.decode_records = 8_192
         self.numbers = random.Random(7)
+        self._decoded: dict[bytes, list[dict[str, Any]]] = {}
 
     def context(
         self, *, registry: StatusRegistry | None = None, limits: Limits | None = None
@@ -154,8 +159,8 @@ class Lake:
         if head is None:
             return []
         metadata = state.metadata
-        schema = Schema.model_validate(metadata["schemas"][-1])
-        specs = {s["spec-id"]: PartitionSpec.model_validate(s) for s in metadata["partition-specs"]}
+        schema = _schema(orjson.dumps(metadata["schemas"][-1]))
+        specs = {s["spec-id"]: _spec(orjson.dumps(s)) for s in metadata["partition-specs"]}
         found = []
         for manifest in read_list(self.objects.read(head["manifest-list"])):
             data = self.objects.read(manifest.manifest_path)
@@ -165,15 +170,20 @@ class Lake:
         return found
 
     def rows(self, name: str, state: TableState | None = None) -> list[dict[str, Any]]:
-        """Every row that a reader of the current snapshot sees, or of that of another version."""
+        """Every row that a reader of the current snapshot sees, or of that of another version.
+
+        Leave the rows as they are: those of a file are decoded once for each content that it had.
+        """
         state = state or self.table(name)
         found: list[dict[str, Any]] = []
         for entry in self.files(name, state):
             data = self.objects.read(entry.data_file.file_path)
             assert len(data) == entry.data_file.file_size_in_bytes
-            table: pa.Table = pq.read_table(io.BytesIO(data))
-            assert table.num_rows == entry.data_file.record_count
-            found += table.to_pylist()
+            rows = self._decoded.get(data)
+            if rows is None:
+                rows = self._decoded[data] = _decoded(data)
+            assert len(rows) == entry.data_file.record_count
+            found += rows
         head = state.head
         if head is not None:
             assert int(head["summary"]["total-records"]) == len(found)
@@ -191,3 +201,20 @@ class Lake:
             if sequence is not None:
                 assert snapshot["sequence-number"] < sequence
             sequence = snapshot["sequence-number"]
+
+
+def _decoded(data: bytes) -> list[dict[str, Any]]:
+    """The rows of a Parquet file."""
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        rows: list[dict[str, Any]] = file.read(use_threads=False).to_pylist()
+    return rows
+
+
+@lru_cache(maxsize=SCHEMAS_MAX)
+def _schema(stored: bytes) -> Schema:
+    return Schema.model_validate_json(stored)
+
+
+@lru_cache(maxsize=SCHEMAS_MAX)
+def _spec(stored: bytes) -> PartitionSpec:
+    return PartitionSpec.model_validate_json(stored)

@@ -15,8 +15,9 @@ from tests.campaign.gateway_scenario import GATEWAY_FAULTS, ThroughGateway
 from tests.campaign.gateway_world import GatewaySim
 from tests.campaign.mutant import Mutant
 from tests.campaign.mutants import without
-from tests.campaign.results import ROOT, Through
-from tests.campaign.simulate import one, world
+from tests.campaign.runs import one, world
+from tests.campaign.sources import ROOT
+from tests.campaign.through import Through
 from tests.contract.campaign.test_simulation import HAPPENS_MIN, MUTANT_SEEDS_MAX, SHARE, first_seed
 from tests.contract.campaign.test_threads import STARTS_OR_WAITS
 from tests.support.plays import seeds

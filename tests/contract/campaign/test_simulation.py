@@ -10,9 +10,9 @@ import pytest
 from tests.campaign.faults import FAULTS, NUMBERS
 from tests.campaign.mutants import MUTANTS, Mutant, without
 from tests.campaign.oracle import judge
-from tests.campaign.results import ROOT
+from tests.campaign.runs import one
 from tests.campaign.scenario import Scenario
-from tests.campaign.simulate import one
+from tests.campaign.sources import ROOT
 from tests.campaign.world import Sim
 from tests.support.plays import seeds
 from tests.support.turns import one_after_the_other

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 from tests.campaign.engine import Turned
-from tests.campaign.results import ROOT
 from tests.campaign.scenario import Scenario
+from tests.campaign.sources import ROOT
 from tests.campaign.world import Sim
 
 FOLDERS = (

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.campaign import page, results, simulate
-from tests.campaign.__main__ import numbers, readers
+from tests.campaign import page, results, simulate, sources
+from tests.campaign.commands import numbers, readers
 from tests.campaign.faults import FAULTS, NUMBERS
 from tests.campaign.gateway_faults import GATEWAY_FAULTS
 from tests.campaign.real_faults import NOT_REAL, REAL
 from tests.campaign.real_gateway_faults import REAL_GATEWAY, REAL_HOW
-from tests.campaign.results import Counts, Kind, Result
-from tests.campaign.simulate import Run, add
+from tests.campaign.results import Added, Counts, Kind, Result
+from tests.campaign.runs import Chunk, Run
+from tests.campaign.simulate import add, add_chunk
 
 ISSUE_11 = {*range(1, 18), *range(19, 24), 25}
 ISSUE_13 = {3, 4, 5, 6, 10, 11, 12, 16, 23, 24}
 ISSUE_12 = {*range(1, 10), 15, 21, 24, 25}
+
+
+SOURCES = {"services/tarn/a.py": "1", "tests/b.py": "2", "uv.lock": "3"}
+
+
+@pytest.fixture(autouse=True)
+def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process is started to say what it loads."""
+    monkeypatch.setattr(simulate, "sources_of", lambda pool, through: dict(SOURCES))
 
 
 def run(**changes: object) -> Run:
@@ -79,7 +90,13 @@ def test_a_run_that_fails_without_its_fault_is_reported_too() -> None:
 
 def begun(kind: Kind = "simulated", seeds: int = 5) -> Result:
     """A new result."""
-    return results.begun(kind, seeds, Path("none"))
+    return results.begun(kind, seeds, Path("none"), sources=dict(SOURCES) if kind == "simulated" else None)
+
+
+def gone_on(file: Path, **changes: object) -> Result:
+    """What a call that has no time left makes of a file."""
+    values = {"seeds": 5, "first": 0, "file": file, "processes": 1, "minutes": 0, **changes}
+    return simulate.simulate([4], **values)  # type: ignore[arg-type]
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -91,17 +108,48 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_file_of_the_first_format_is_one_of_one_reader(tmp_path: Path) -> None:
-    file = tmp_path / "a.json"
+def older(file: Path, form: int) -> Result:
+    """Write a file of an older format; returns what it says."""
     result = begun()
     result.want([1], [4], 3)
+    result.counts[1][4] = Counts(fault=4, seeds=[3, 5], without=1)
     result.write(file)
     data = json.loads(file.read_text())
-    data |= {"format": 1, "replicas": 1, "counts": data["counts"]["1"], "next_seed": data["next_seed"]["1"]}
+    del data["sources"], data["digest"], data["commits"]
+    data |= {"format": form, "commit": "0123456789ab", "changed": True}
+    if form == 1:
+        data |= {"replicas": 1, "counts": data["counts"]["1"], "next_seed": data["next_seed"]["1"]}
     file.write_text(json.dumps(data))
+    result.sources, result.commits = {}, [Added(commit="0123456789ab", changed=True, runs=3)]
+    return result
+
+
+@pytest.mark.parametrize("form", [1, 2])
+def test_a_file_of_an_older_format_is_of_one_commit_and_no_runs_are_added(form: int, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    result = older(file, form)
     assert results.read(file) == result
-    file.write_text(json.dumps({**data, "format": 3}))
-    with pytest.raises(ValueError, match="of another format than 2"):
+    with pytest.raises(ValueError, match="an older format, which does not say what ran; give another --out"):
+        gone_on(file)
+
+
+def test_a_file_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    begun().write(file)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 4}))
+    with pytest.raises(ValueError, match="of another format than 3"):
+        results.read(file)
+
+
+def test_a_digest_that_is_not_that_of_the_sources_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    begun().write(file)
+    data = json.loads(file.read_text())
+    lines = "services/tarn/a.py 1\ntests/b.py 2\nuv.lock 3\n"
+    assert data["digest"] == sources.digest(SOURCES) == hashlib.sha256(lines.encode()).hexdigest()
+    data["sources"]["tests/b.py"] = "4"
+    file.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match="another digest than its sources"):
         results.read(file)
 
 
@@ -115,27 +163,86 @@ def test_what_is_short_and_what_failed_is_named() -> None:
     assert result.failures() == ["fault 4 with 3 readers failed with seeds [7]: ['seed 7: lost one']"]
 
 
-def test_counts_of_two_commits_are_not_added(tmp_path: Path) -> None:
+def test_runs_of_another_commit_with_the_same_sources_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.json"
+    for at in (("one", False), ("two", True), ("two", True), ("one", False)):
+        monkeypatch.setattr(results, "commit", lambda sources: ("without runs", False))
+        gone_on(file)
+        monkeypatch.setattr(results, "commit", lambda sources, at=at: at)
+        result = gone_on(file)
+        add_chunk(result, Chunk(runs=[run(), run(seed=8, happened=0)], sources=dict(SOURCES), beside=[]))
+        result.write(file)
+    found = results.read(file)
+    assert [(one.commit, one.changed, one.runs) for one in found.commits] == [
+        ("one", False, 2),
+        ("two", True, 4),
+        ("one", False, 2),
+    ]
+    assert (len(found.counts[1][4].seeds), found.counts[1][4].without) == (4, 4)
+
+
+def test_counts_of_other_sources_are_not_added_and_five_files_are_named(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     result = begun()
-    result.commit = "another"
+    result.sources["tests/b.py"] = "another"
     result.write(file)
-    with pytest.raises(ValueError, match=r"is of commit another .* counts of two versions are not added"):
-        simulate.simulate([4], seeds=5, first=0, file=file, processes=1, minutes=0)
+    with pytest.raises(
+        ValueError, match=r"a\.json is of other sources \(\w{12}, now \w{12}\): tests/b\.py differ"
+    ):
+        gone_on(file)
+    result.sources = {f"tests/{n}.py": "1" for n in range(4)} | {"uv.lock": "3"}
+    result.write(file)
+    with pytest.raises(
+        ValueError, match=r": services/tarn/a\.py, tests/0\.py, .*, tests/3\.py and 1 more differ"
+    ):
+        gone_on(file)
+
+
+def test_runs_of_a_process_that_loaded_other_code_are_not_added() -> None:
+    result = begun()
+    result.want([1], [4], 0)
+    changed = Chunk(runs=[run()], sources=SOURCES | {"tests/b.py": "another"}, beside=[])
+    with pytest.raises(
+        ValueError, match=r"when the files changed: it ran other sources .* tests/b\.py differ"
+    ):
+        add_chunk(result, changed)
+    late = Chunk(runs=[run()], sources=dict(SOURCES), beside=["services/tarn/late.py"])
+    with pytest.raises(
+        ValueError, match=r"not among the sources of the result: services/tarn/late\.py; load"
+    ):
+        add_chunk(result, late)
+    assert (result.counts[1][4], result.commits[-1].runs) == (Counts(fault=4), 0)
+
+
+def test_real_counts_of_two_commits_are_not_added(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    result = begun("real")
+    result.write(file)
+    assert results.begun("real", 7, file).commits == result.commits
+    result.commits[0].commit = "another"
+    result.write(file)
+    with pytest.raises(ValueError, match=r"is of commit another.* counts of two versions are not added"):
+        results.begun("real", 7, file)
+
+
+def test_a_source_that_is_not_tracked_is_a_change() -> None:
+    assert results.commit({"tests/campaign/none.py": "1"})[1]
 
 
 def test_counts_of_real_and_simulated_runs_are_not_added(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     begun("real").write(file)
-    with pytest.raises(ValueError, match=r"\(real"):
-        simulate.simulate([4], seeds=5, first=0, file=file, processes=1, minutes=0)
+    with pytest.raises(ValueError, match=r"is of real runs"):
+        gone_on(file)
 
 
 def test_counts_of_gateways_and_of_engines_are_not_added(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     begun().write(file)
     with pytest.raises(ValueError, match=r"through ingest.*through gateway"):
-        simulate.simulate([4], seeds=5, first=0, file=file, processes=1, minutes=0, through="gateway")
+        gone_on(file, through="gateway")
 
 
 def test_a_fault_is_run_with_the_gateways_with_which_it_can_happen(tmp_path: Path) -> None:
@@ -229,3 +336,19 @@ def test_counts_through_gateways_have_sections_of_their_own(
     assert "70001" not in text[:simulated]
     assert "### 2 gateways" in text
     assert page.latest("simulated") == {}
+
+
+def test_the_page_says_what_ran_and_at_which_commits_runs_were_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "RESULTS", tmp_path)
+    result = begun()
+    result.counts[1] = {4: Counts(fault=4, seeds=[1])}
+    result.commits = [Added(commit="aaa", changed=False, runs=20), Added(commit="bbb", changed=True, runs=7)]
+    result.commits.append(Added(commit="ccc", changed=False))
+    result.write(tmp_path / "faults-simulated-1.json")
+    digest = sources.digest(SOURCES)[:12]
+    commits = "20 at aaa; 7 at bbb, with changes that were not committed"
+    assert f"Sources {digest} (3 files), runs by commit: {commits}, 20" in page.page()
+    older(tmp_path / "faults-simulated-1.json", 2)
+    assert "\nCommit 0123456789ab, with changes that were not committed, 20" in page.page()

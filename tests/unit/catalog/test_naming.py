@@ -29,7 +29,7 @@ ROOTS = WarehouseLayout(base="s3://tarn")
     "name",
     [
         *("", ".", "..", "a..b", "a/b", "/", "*", "a?", "$x", "{x}", "%2F", "a%2fb", "%41"),
-        *("a\nb", "a\x00", "\x7f", "a\x85", "\x1f", "\ud800", "x" * (ENCODED_BYTES_MAX + 1)),
+        *("a\nb", "a\n", "a\x00", "\x7f", "a\x85", "\x1f", "\ud800", "x" * (ENCODED_BYTES_MAX + 1)),
         "é" * (ENCODED_BYTES_MAX // 6 + 1),
     ],
 )

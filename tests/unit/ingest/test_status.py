@@ -333,6 +333,20 @@ def test_the_worst_state_of_the_readers_is_that_of_the_ingestor(state):
     assert page["lag"] is None, "what one of them has left is unknown"
 
 
+def test_what_is_so_already_makes_no_new_status():
+    found = StatusRegistry()
+    assert found.update("orders") == IngestorStatus()
+    assert found.readers() == {"orders": IngestorStatus()}
+    running = found.update("orders", state=State.RUNNING, ends={0: 7})
+    assert (running.ready, running.ends) == (1, {0: 7})
+    assert found.update("orders", state=State.RUNNING, ends={0: 7}) is running
+    assert found.update("orders") is running
+    waiting = found.update("orders", state=State.WAITING)
+    assert (waiting.state, waiting.ready, waiting.ends) == (State.WAITING, 0, {0: 7})
+    found.put("orders", IngestorStatus(state=State.RUNNING))
+    assert found.update("orders", rows=1) == IngestorStatus(state=State.RUNNING, rows=1, ready=1)
+
+
 def test_each_reader_gives_its_own_signs_of_life():
     found = crew({}, {"beat_s": NOW - 301}, {"state": State.WAITING, "message": "no answer"})
     assert faults(found, now_s=NOW) == [
