@@ -15,10 +15,11 @@ from uuid import UUID
 import orjson
 
 from tarn.core.errors import ConflictError, InvalidError, InvalidLocationError
-from tarn.core.naming import WarehouseLayout, check_path_properties
+from tarn.core.naming import WarehouseLayout
 from tarn_catalog.metadata.builder import get
 from tarn_catalog.metadata.schemas import FORMAT_VERSION_MAX, Json, check_schema, same_schema
 from tarn_catalog.metadata.types import ViewMetadata, ViewVersion
+from tarn_catalog.metadata.view_location import check_paths, where_asked
 
 FORMAT_VERSION = 1
 LAST_ADDED = -1
@@ -68,6 +69,7 @@ def new_view(
     location: str,
     view_uuid: str,
     now_ms: int,
+    placed: Callable[[str], str],
 ) -> ViewMetadata:
     """Return the metadata of a new view. Field ids stay as given; the schema gets the id 0.
 
@@ -78,6 +80,7 @@ def new_view(
         location: the location that the catalog assigned.
         view_uuid: a new UUID.
         now_ms: milliseconds since the epoch.
+        placed: returns the view's location in a requested folder.
 
     Raises:
         InvalidError: an argument is invalid.
@@ -92,10 +95,11 @@ def new_view(
         "version-log": [],
         "properties": dict(properties),
     }
-    draft = _Draft(meta=empty, now_ms=now_ms, placed=lambda _: location)
+    draft = _Draft(meta=empty, now_ms=now_ms, placed=placed)
     draft = _add_schema(draft, {"schema": schema})
     draft = _add_version(draft, {"view-version": {**version, "schema-id": LAST_ADDED}})
-    return _finish(_set_current(draft, {"view-version-id": LAST_ADDED}), None)
+    draft = _set_current(draft, {"view-version-id": LAST_ADDED})
+    return _finish(_where_asked(draft), None)
 
 
 def check_requirements(requirements: Sequence[Json], meta: ViewMetadata) -> None:
@@ -137,6 +141,7 @@ def commit(
         if apply is None:
             raise InvalidError(f"Unknown update of a view: {update.get('action')}")
         draft = apply(draft, update)
+    draft = _where_asked(draft, base["location"])
     return None if draft.meta == base else _finish(draft, base)
 
 
@@ -161,6 +166,14 @@ def _set_location(draft: _Draft, update: Json) -> _Draft:
     """
     wanted = get(update, "location", str).rstrip("/")
     return draft if wanted == draft.meta["location"] else draft.with_meta(location=draft.placed(wanted))
+
+
+def _where_asked(draft: _Draft, before: str | None = None) -> _Draft:
+    """Return the draft with its location where its properties ask for it; `before` is the one so far."""
+    location = where_asked(
+        draft.meta["properties"], draft.meta["location"], before=before, placed=draft.placed
+    )
+    return draft if location == draft.meta["location"] else draft.with_meta(location=location)
 
 
 def _set_properties(draft: _Draft, update: Json) -> _Draft:
@@ -293,7 +306,7 @@ def _same_version(a: ViewVersion, b: ViewVersion) -> bool:
 def _finish(draft: _Draft, base: ViewMetadata | None) -> ViewMetadata:
     """Return the metadata to store: old versions expired, no dialect lost, all parts consistent."""
     meta = draft.meta
-    check_path_properties(meta["properties"], meta["location"])
+    check_paths(meta["properties"], meta["location"])
     kept = meta["properties"].get(VERSIONS_KEPT, str(VERSIONS_KEPT_DEFAULT))
     if not (kept.isascii() and kept.isdigit() and len(kept) < 10 and int(kept) > 0):
         raise InvalidError(f"{VERSIONS_KEPT} must be positive but was {kept}")
@@ -374,7 +387,7 @@ def check_file(raw: bytes, location: str, roots: WarehouseLayout) -> ViewMetadat
         if not all(isinstance(value, str) for value in properties.values()):
             raise _bad(location, "its properties do not map names to strings")
         roots.check_table(meta["location"], view_uuid)
-        check_path_properties(properties, meta["location"])
+        check_paths(properties, meta["location"])
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise _bad(location, f"a part of it is missing or cannot be read ({e!r})") from e
     if not location.startswith(f"{meta['location']}/metadata/"):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from tarn.core.errors import (
     AlreadyExistsError,
     ConflictError,
+    CorruptStateError,
     NotFoundError,
     OutcomeUnknownError,
     TarnError,
@@ -34,6 +35,7 @@ from tarn_catalog.state.context import (
     IdempotencyKey,
     KeyReusedError,
     Metadata,
+    NoMetadataFileError,
     Versioned,
     lost,
 )
@@ -45,6 +47,14 @@ COMMIT_ATTEMPTS_MAX = 16
 CREATE_ATTEMPTS_MAX = 4
 MOVES_FOLLOWED_MAX = 8
 POINTER_BYTES = 40_000  # with 96 inline commits that carry idempotency keys
+
+
+class UnreadableError(CorruptStateError):
+    """A load found no metadata file.
+
+    Only a load: who commits takes "not found" for a refusal, and deletes files that a commit whose answer was
+    lost has put into the table.
+    """
 
 
 class Tables:
@@ -106,12 +116,25 @@ class Tables:
             raise taken(slot, held.value.kind)
 
     def load(self, slot: TableIdentifier) -> Metadata:
-        """Return the table's current metadata.
+        """Return the current metadata of a table or view.
+
+        In a lake in a folder its file is looked for, also if this process knows what is in it.
 
         Raises:
-            NoSuchTableError: the table does not exist.
+            NotFoundError: it does not exist (`NoSuchTableError` or `NoSuchViewError`).
+            UnreadableError: its metadata file is missing.
         """
-        return self.current(self.pointer(slot))
+        held = self.pointer(slot)
+        assert held.value.metadata is not None, held.value.name
+        try:
+            return self.core.metadata(held.value.metadata, looked_for=True)
+        except NoMetadataFileError as e:
+            raise UnreadableError(
+                f"Failed to open input stream for file: {held.value.metadata}: the metadata file of "
+                f"{slot.described} is missing; put it back, or give the name to an earlier file of its "
+                "metadata folder by register",
+                location=held.value.metadata,
+            ) from e
 
     def current(self, held: Versioned[Pointer]) -> Metadata:
         """Return the metadata that a live pointer references."""

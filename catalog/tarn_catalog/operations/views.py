@@ -69,13 +69,15 @@ class Views:
 
         def new() -> tuple[str, ViewMetadata]:
             view_uuid = self._core.new_uuid()
+            placed = partial(self._placed, slot, view_uuid)
             return view_uuid, view_metadata.new_view(
                 schema=wanted.schema,
                 version=wanted.version,
                 properties=wanted.properties,
-                location=self._placed(slot, view_uuid, wanted.location),
+                location=placed(wanted.location),
                 view_uuid=view_uuid,
                 now_ms=self._core.now_ms(),
+                placed=placed,
             )
 
         return self._tables.create_as(slot, new, repeat)

@@ -26,6 +26,7 @@ from tarn.core.errors import (
 )
 from tarn_catalog.metadata.view_metadata import InvalidVersionError
 from tarn_catalog.operations.namespaces import UnprocessableError
+from tarn_catalog.operations.tables import UnreadableError
 from tarn_catalog.rest.auth import OAuthError
 from tarn_catalog.rest.bodies import TooLargeError
 from tarn_catalog.state.context import KeyReusedError
@@ -88,6 +89,7 @@ _STATUS: tuple[tuple[type[TarnError], int, str], ...] = (
     (NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
     (NoSuchWarehouseError, 404, "NoSuchWarehouseException"),
     (NotFoundError, 404, "NotFoundException"),
+    (UnreadableError, 404, "NotFoundException"),
     (AlreadyExistsError, 409, "AlreadyExistsException"),
     (NotEmptyError, 409, "NamespaceNotEmptyException"),
     (ConflictError, 409, "CommitFailedException"),

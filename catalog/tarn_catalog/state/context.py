@@ -14,7 +14,7 @@ import orjson
 
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError
 from tarn.core.naming import KEY_PAGES_PREFIX, WarehouseLayout
-from tarn.core.object_store import ObjectStore, Stored
+from tarn.core.object_store import LocalStore, ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
 from tarn_catalog.metadata.types import TableMetadata, ViewMetadata
 from tarn_catalog.state.register import Register, RetryPolicy, Superseded, happened, write_once
@@ -45,6 +45,10 @@ V = TypeVar("V", bound=VersionedValue)
 
 class KeyReusedError(InvalidError):
     """An idempotency key was sent again with another request."""
+
+
+class NoMetadataFileError(CorruptStateError):
+    """A pointer names a metadata file that is not in the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +172,7 @@ class CatalogContext:
         new_uuid: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self.store = store
+        self._local = store if isinstance(store, LocalStore) else None
         self.roots = roots
         self.patience = patience or RetryPolicy()
         self.register = Register(store, self.patience)
@@ -328,19 +333,27 @@ class CatalogContext:
             )
         return False
 
-    def metadata(self, location: str) -> Metadata:
+    def metadata(self, location: str, *, looked_for: bool = False) -> Metadata:
         """Return the metadata at a location, from the cache or the store.
 
+        Args:
+            location: the location of the file.
+            looked_for: whether a cached file must still be there; asked of a store on this machine alone,
+                where it costs no request.
+
         Raises:
-            CorruptStateError: the file is missing or not valid JSON.
+            NoMetadataFileError: the file is missing.
+            CorruptStateError: it is not valid JSON.
             UnavailableError: the store did not answer.
         """
-        for found in self._versions(location):
+        key = self.roots.key(location)
+        gone = looked_for and self._local is not None and not self._local.exists(key)
+        for found in () if gone else self._versions(location):
             if found.location == location:
                 return found
-        stored = self.store.get(self.roots.key(location))
+        stored = self.store.get(key)
         if stored is None:
-            raise CorruptStateError(
+            raise NoMetadataFileError(
                 f"The metadata file {location} is missing; restore it from a backup", location=location
             )
         try:

@@ -86,6 +86,9 @@ class RestCatalog:
     def load(self, table: TableName) -> TableState:
         """See `TableCatalog.load`."""
         status, answer = self._ask("GET", self._table_path(table), what=f"load {table}")
+        if status == 404 and b'"NotFoundException"' in answer:
+            # The table exists: who takes it for missing would create it, or begin its stream again.
+            raise UnavailableError(f"could not load {table}: {_reason(answer)}", table=str(table))
         if status == 404:
             raise NoSuchTableError(f"table {table} does not exist: {_reason(answer)}", table=str(table))
         self._require(status, answer, f"load {table}")

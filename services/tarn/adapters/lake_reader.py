@@ -57,6 +57,8 @@ def _vendor(what: str) -> Iterator[None]:
     except TarnError:
         raise
     except (vendor.NoSuchTableError, vendor.NoSuchNamespaceError) as e:
+        if str(e).startswith("NotFoundException:"):  # the table exists, its metadata file is missing
+            raise UnavailableError(f"could not {what}: {e}") from e
         raise NoSuchTableError(f"could not {what}: {e}; name a table that exists") from e
     except (vendor.UnauthorizedError, vendor.ForbiddenError, PermissionError) as e:
         raise ForbiddenError(f"may not {what}: {e}; check the credentials") from e

@@ -323,6 +323,10 @@ class FileStore:
             return known
         return Stored(data=data, etag=etag, modified_ms=modified_ms)
 
+    def exists(self, key: str) -> bool:
+        """See `LocalStore.exists`."""
+        return self._path(key).is_file()
+
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""
         path = self._path(key)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tarn.core.errors import ConflictError, ForbiddenError, OutcomeUnknownError, UnavailableError
 
@@ -114,6 +114,14 @@ class ObjectStore(Protocol):
             StoreUnavailableError: the store does not respond.
             StoreDeniedError: the credentials lack permission.
         """
+
+
+@runtime_checkable
+class LocalStore(Protocol):
+    """What an `ObjectStore` has besides if it is on this machine: a look that costs no request."""
+
+    def exists(self, key: str) -> bool:
+        """Return whether the key exists, by a system call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ from tarn.core.errors import NoSuchViewError as NoView
 from tarn.keeper.fsck import Report, fsck
 from tarn_catalog.metadata import view_metadata
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.identifiers import TableIdentifier
+from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.views import CreateViewRequest, parsed
 from tarn_catalog.testing.faulty_store import Crash, Fault, no_faults
@@ -329,6 +329,147 @@ def test_a_change_is_for_the_view_that_was_meant(world: World) -> None:
     with pytest.raises(InvalidError, match="Unknown requirement type: assert-table-uuid"):
         world.catalog.views.commit(V, [{"type": "assert-table-uuid", "uuid": "x"}], replaced("select 2"))
     assert sql_of(world.catalog) == "select 1"
+
+
+# -- where write.metadata.path asks for it
+
+PATH = "write.metadata.path"
+ASKED = "s3://tarn/warehouse/asked"
+
+
+def asks(path: str, **more: str) -> list[dict[str, Any]]:
+    return [{"action": "set-properties", "updates": {PATH: path, **more}}]
+
+
+def moves(location: str) -> list[dict[str, Any]]:
+    return [{"action": "set-location", "location": location}]
+
+
+def test_a_view_is_made_where_its_metadata_path_asks(lake: Lake) -> None:
+    lake.client.create_namespace("ns")
+    query = SQLViewRepresentation(type="sql", sql="select 1", dialect="spark")
+    first = ViewVersion(
+        **{"version-id": 1, "schema-id": 0, "timestamp-ms": 1_000, "default-namespace": ["ns"]},
+        summary={},
+        representations=[query],
+    )
+    asked = f"{lake.roots.warehouse}/asked/for"
+    other = f"{lake.roots.warehouse}/other"
+    made = lake.client.create_view("ns.v", COLUMNS, first, location=other, properties={PATH: asked})
+    stored = lake.core.tables.load(V)
+    own = f"{asked}/v-{made.metadata.view_uuid}"
+    assert made.metadata.location == own
+    assert made.properties == {PATH: asked}
+    assert stored.location == f"{own}/metadata/00000-{made.metadata.view_uuid}.metadata.json"
+    for change in (replaced("select 2"), asks(f"{asked}/", x="y"), moves(other)):
+        stored = lake.core.views.commit(V, [], change)
+        assert stored.location.startswith(f"{own}/metadata/")
+        assert parsed(stored)["location"] == own
+    lake.client.drop_view("ns.v")
+    assert lake.client.register_view("ns.w", stored.location).metadata.location == own
+
+
+def test_a_view_moves_where_its_metadata_path_asks_and_stays_there(world: World) -> None:
+    catalog = world.catalog
+    number = parsed(catalog.views.create(V, wanted()))["view-uuid"]
+    own = f"{ASKED}/v-{number}"
+    stored = catalog.views.commit(V, [], asks(ASKED))
+    assert stored.location.startswith(f"{own}/metadata/00001-")
+    swaps = world.pointer(V).version
+    for nothing in (asks(ASKED), moves(own), moves("s3://tarn/warehouse/other")):
+        catalog.views.commit(V, [], nothing)
+    assert world.pointer(V).version == swaps, "the property is there, and the view where it asks for"
+    catalog.names.rename(V, W)
+    for same in (asks(ASKED, x="y"), asks(f"{ASKED}/")):
+        assert parsed(catalog.views.commit(W, [], same))["location"] == own
+    gone = [{"action": "remove-properties", "removals": [PATH]}]
+    assert parsed(catalog.views.commit(W, [], gone))["location"] == own
+    moved = parsed(catalog.views.commit(W, [], moves("s3://tarn/warehouse/other")))
+    assert moved["location"] == f"s3://tarn/warehouse/other/w-{number}"
+    assert (check(world.memory).findings, sql_of(catalog, W)) == ([], "select 1")
+
+
+@pytest.mark.parametrize("below", ["", "/", "/metadata", "/below/it/"])
+def test_a_metadata_path_within_the_views_location_asks_for_nothing(world: World, below: str) -> None:
+    location = parsed(world.catalog.views.create(V, wanted()))["location"]
+    stored = world.catalog.views.commit(V, [], asks(f"{location}{below}"))
+    assert stored.location.startswith(f"{location}/metadata/00001-")
+    assert parsed(stored)["location"] == location
+    with pytest.raises(InvalidLocationError, match=r"Invalid write\.metadata\.path"):
+        world.catalog.views.commit(V, [], moves(ASKED))
+    beside = parsed(world.catalog.views.commit(V, [], asks(f"{location}-2")))["location"]
+    assert beside.startswith(f"{location}-2/v-")
+    both = [{"action": "remove-properties", "removals": [PATH]}, *moves(ASKED)]
+    assert parsed(world.catalog.views.commit(V, [], both))["location"].startswith(f"{ASKED}/v-")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "s3://tarn",
+        "s3://tarn/catalog/v1/pointers/ns",
+        "s3://tarn/warehouse-2/x",
+        "s3://other/warehouse/x",
+        "file:///tmp",
+        "s3://tarn/warehouse/../catalog/v1",
+        "s3://tarn/warehouse/x/..",
+        "s3://tarn/warehouse/./x",
+        "s3://tarn/warehouse//x",
+        "s3://tarn/warehouse/x\n",
+        "s3://tarn/warehouse/%2e%2e/x",
+        "s3://tarn/warehouse/*",
+        f"s3://tarn/warehouse/{'x' * 900}",
+        "TABLE",
+        "TABLE/",
+        "TABLE/metadata",
+        "TABLE/data/x",
+        "VIEW",
+        "VIEW/metadata",
+        "OWN/../../x",
+        "OWN/metadata/..",
+    ],
+)
+def test_a_metadata_path_elsewhere_is_refused_and_changes_nothing(world: World, path: str) -> None:
+    catalog = world.catalog
+    table = catalog.tables.create(TableIdentifier.of(("ns",), "t"), NEW).parsed["location"]
+    view = parsed(catalog.views.create(W, wanted()))["location"]
+    own = parsed(catalog.views.create(V, wanted()))["location"]
+    path = path.replace("TABLE", table).replace("VIEW", view).replace("OWN", own)
+    before = [(one.key, one.etag) for one in world.memory.list("")]
+    another = TableIdentifier.of(("ns",), "another", "view")
+    with pytest.raises(InvalidLocationError, match=r"Invalid write\.metadata\.path"):
+        catalog.views.create(another, wanted(**{PATH: path}))
+    for more in ([], moves(ASKED), replaced("select 2")):
+        with pytest.raises(InvalidLocationError, match=r"Invalid write\.metadata\.path"):
+            catalog.views.commit(V, [], [*asks(path), *more])
+    assert [(one.key, one.etag) for one in world.memory.list("")] == before
+
+
+def test_a_metadata_path_excuses_no_other_location_and_no_other_path(world: World) -> None:
+    bad = CreateViewRequest(
+        schema=SCHEMA, version=version(), properties={PATH: ASKED}, location="s3://other/x"
+    )
+    with pytest.raises(InvalidLocationError, match="Invalid location s3://other/x"):
+        world.catalog.views.create(V, bad)
+    with pytest.raises(InvalidLocationError, match=r"Invalid write\.data\.path"):
+        world.catalog.views.create(V, wanted(**{PATH: ASKED, "write.data.path": ASKED}))
+    assert not world.catalog.tables.exists(V)
+    with pytest.raises(InvalidLocationError, match=r"Invalid write\.metadata\.path"):
+        world.catalog.tables.create(T, CreateTableRequest(schema=SCHEMA, properties={PATH: ASKED}))
+
+
+@pytest.mark.parametrize("path", [ASKED, "s3://other/x", "s3://tarn/warehouse/ns/../ns"])
+def test_a_file_whose_metadata_path_asks_for_another_place_is_not_registered(world: World, path: str) -> None:
+    stored = world.catalog.views.create(V, wanted(**{PATH: "s3://tarn/warehouse/ns"}))
+    world.catalog.tables.drop(V)
+    key, meta = stored.location.removeprefix("s3://tarn/"), parsed(stored)
+    world.memory.put(key, orjson.dumps({**meta, "properties": {PATH: path}}))
+    with pytest.raises(InvalidLocationError, match=r"Invalid write\.metadata\.path"):
+        world.healthy().names.register(V, stored.location)
+    world.memory.put(key, stored.raw)
+    assert world.healthy().names.register(V, stored.location) == stored
 
 
 # -- names
