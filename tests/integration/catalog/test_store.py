@@ -1,17 +1,14 @@
-"""The store adapter on a real MinIO: conditions, errors, races, and each user's rights."""
+"""The store adapter on a real MinIO: conditions, errors, and each user's rights."""
 
 from __future__ import annotations
 
-import threading
 import uuid
 
 import pytest
 
 from tarn.core.errors import UnavailableError
 from tarn.core.object_store import Stored, StoreDeniedError, StoreRefusedError, StoreUnavailableError
-from tarn.core.outcome import Committed, Conflict
 from tarn_catalog.operations.health import check_store
-from tarn_catalog.state.register import Register, RetryPolicy
 from tests.integration.catalog.conftest import StoreServer
 
 
@@ -47,31 +44,6 @@ def test_put_get_list_delete(minio: StoreServer) -> None:
     for key in ("a~20b", "c", "c"):
         store.delete(f"{base}/{key}")
     assert list(store.list(f"{base}/")) == []
-
-
-def test_the_register_on_it_has_one_winner_of_16_each_time(minio: StoreServer) -> None:
-    register = Register(minio.store(minio.user("catalog")), RetryPolicy())
-    key = f"catalog/v1/probe/{uuid.uuid4()}"
-    held = register.create(key, b"base", is_mine=lambda data: data == b"base")
-    assert isinstance(held, Committed)
-    for number in range(30):
-        barrier, outcomes = threading.Barrier(16), []
-
-        def race(racer: int, number=number, barrier=barrier, outcomes=outcomes, etag=held.etag) -> None:
-            mine = f"{number}-{racer}".encode()
-            barrier.wait(timeout=10)
-            outcomes.append(register.swap(key, mine, if_match=etag, is_mine=lambda data: data == mine))
-
-        threads = [threading.Thread(target=race, args=(racer,)) for racer in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        won = [outcome for outcome in outcomes if isinstance(outcome, Committed)]
-        assert len(won) == 1
-        assert len([outcome for outcome in outcomes if isinstance(outcome, Conflict)]) == 15
-        held = won[0]
-        assert register.read(key).etag == held.etag
 
 
 def test_errors_are_ours_and_say_where(minio: StoreServer) -> None:
