@@ -1,7 +1,7 @@
 """Writers that race for one key of the register on a real MinIO: each round has one winner.
 
-`TARN_TEST_ROUNDS=10000 TARN_TEST_RECORD=FILE scripts/test integration -- -k racers` runs more rounds and writes
-down what it found; docs/results has such a file.
+`TARN_TEST_ROUNDS=10000 TARN_TEST_RECORD=FILE scripts/test integration -- -k racers` runs more rounds and
+writes down what it found; docs/results has such a file.
 """
 
 from __future__ import annotations
