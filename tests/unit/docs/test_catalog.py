@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tarn_catalog.operations.rights import RIGHTS, Need
 from tarn_catalog.rest import response, routes
 from tarn_catalog.state.access import FITTING, INCLUDED, Privilege
+from tests.integration.catalog.test_register_race import ROUNDS
 from tests.rck.test_rck import KNOWN, TESTS
 from tests.support.pages import ROOT, section, tables, text_of
 
@@ -51,6 +53,15 @@ def test_every_test_of_the_kit_that_does_not_pass_is_named() -> None:
     assert f"{TESTS} tests {TESTS - len(KNOWN)} pass" in section(
         PAGE, "Apache's REST Compatibility Kit"
     ).replace("\n", " ")
+
+
+def test_the_recorded_races_are_those_that_the_page_tells_of() -> None:
+    (name,) = re.findall(r"\(results/(register-[\d-]+\.json)\)", PAGE)
+    found = json.loads((ROOT / "docs" / "results" / name).read_text(encoding="utf-8"))
+    assert f"Of {found['racers']} writers" in PAGE
+    assert f"in the {found['rounds']:,} of" in PAGE
+    assert (found["winners"], found["changed"]) == (found["rounds"], False)
+    assert f"each of {ROUNDS} rounds in every run of CI" in PAGE.replace("\n", " ")
 
 
 def modules(folder: Path) -> set[str]:
