@@ -109,7 +109,7 @@ def wrote(everybody: Sequence[Producer], seconds: float) -> dict[str, Any]:
         await asyncio.gather(*(one.run(began_s + seconds) for one in everybody))
         return time.monotonic() - began_s
 
-    # A full collection of this process takes some 60 ms, which would be the gateway's in the figures.
+    # A full collection stops this process: the figures would have it as time of the gateway.
     gc.collect()
     gc.freeze()
     try:
