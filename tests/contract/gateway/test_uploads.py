@@ -13,6 +13,9 @@ from tarn.core.errors import UnavailableError
 from tarn.core.object_store import ObjectStore
 from tarn.gateway import uploads
 from tarn.gateway.tables import Tables
+from tarn.ingest.changes import Done
+from tarn.ingest.committer import Committer
+from tarn.ingest.group import Member
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore, Op
 from tests.contract.gateway.test_inbox import NAME, ids, inbox, lake_with_table, settle, write
 from tests.support.lake import BUCKET, Lake
@@ -117,6 +120,24 @@ def test_a_file_that_cannot_be_written_ends_its_commit_unsent(lake: Lake, refuse
     assert again.result(0).accepted == 1
     assert not again.result(0).repeated, "the table knows nothing of the first one"
     assert ids(lake) == [1]
+
+
+def test_a_file_that_cannot_be_written_ends_its_own_commit_of_those_made_together(
+    lake: Lake, refused: list[str]
+) -> None:
+    members = []
+    for number in (1, 2):
+        box = inbox(lake)
+        box.submit(write(number, producer=f"p{number}"))
+        made = box.prepare()
+        assert made is not None
+        members.append(Member(change=made.change, writer=made.writer))
+    refused.append(members[0].change.files[0].path.rpartition("/")[2])
+    Committer(lake.catalog, NAME, ports=lake.context().ports).commit_all(members)
+    assert isinstance(members[0].result, uploads.NotWrittenError)
+    assert isinstance(members[1].result, Done)
+    assert not members[0].attempts, "nothing was sent that lists it"
+    assert ids(lake) == [2]
 
 
 @pytest.mark.parametrize("ends", [(".parquet", ".avro"), ("",)])
