@@ -402,7 +402,14 @@ class GatewaySim(Sim):
             yield
 
     def _broke(self, event: str, **values: Any) -> None:
-        """The product logged a fault of its own code."""
+        """The product logged a fault of its own code; nobody reads the log of a process that is dead.
+
+        There its threads end one after the other, and clean up, and a request that was on its way is
+        answered to one of them.
+        """
+        process = self.process()
+        if process is not None and process.dead:
+            return
         self.problem(f"logged as an error: {event} {values}: {sys.exc_info()[1]!r}")
 
     def _wall_ns(self) -> int:

@@ -26,7 +26,7 @@ from tarn.core.rejected_rows import runs_of
 from tarn.core.row_parser import RowParser
 from tarn.core.table_catalog import TableName
 from tarn.core.table_columns import columns_of
-from tarn.core.table_state import TableState, current_schema
+from tarn.core.table_state import TableState, WrittenFile, current_schema
 from tarn.gateway.group_wait import TOGETHER_BYTES, GroupWait
 from tarn.gateway.judge import Judge
 from tarn.gateway.key_memory import KeyMemory
@@ -46,7 +46,7 @@ from tarn.gateway.takes import (
     judged,
     raw_batch,
 )
-from tarn.gateway.uploads import NotWrittenError, written
+from tarn.gateway.uploads import NotWrittenError, Sending, give_up, written
 from tarn.gateway.writes import BusyError, Receipt, Write
 from tarn.ingest.batch_commit import decode, encode, offsets_in
 from tarn.ingest.changes import Done, TableCommits
@@ -74,6 +74,7 @@ class Inbox:
         limits: bounds.
         merges: where committed files are merged; None: they are not.
         room: what all inboxes may decode at one time.
+        sending: looks after the files of a commit while the bookkeeper waits.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class Inbox:
         limits: InboxLimits | None = None,
         merges: Merges | None = None,
         room: Room | None = None,
+        sending: Sending | None = None,
     ) -> None:
         self.name = table
+        self._sending = sending or Sending()
         self._room = room or Room()
         self.merges = merges
         self._context = context
@@ -303,8 +306,10 @@ class Inbox:
         """Commit a file; its writes are answered, or wait again if the table has changed under them."""
         asked_s = self._context.clock()
         try:
-            result = self._commits.commit(prepared.change, prepared.writer)
+            with self._sending.of(prepared.change.files):
+                result = self._commits.commit(prepared.change, prepared.writer)
         except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
+            give_up(prepared.change.files)
             log.warning("rows not committed", table=str(self.name), error=repr(e))
             with self._changed:
                 self._plan, self._failed_commit = None, True
@@ -370,6 +375,7 @@ class Inbox:
 
     def put_back(self, prepared: Prepared) -> None:
         """Let writes whose file is not in the table wait again; the table is loaded before they are taken."""
+        give_up(prepared.change.files)
         with self._changed:
             self._way.land(prepared, self._keys)
             self._plan, self._failed_commit = None, True
@@ -484,6 +490,20 @@ class Inbox:
             files = written(plan.writer, made.files)
         found = judged(taken.parts, made.bad)
         del made
+        try:
+            return self._prepared(plan, taken, found, files)
+        except Exception:
+            give_up(files)
+            raise
+
+    def _prepared(
+        self,
+        plan: Plan,
+        taken: Taken,
+        found: Mapping[int, dict[int, str]],
+        files: tuple[WrittenFile, ...],
+    ) -> Prepared | None:
+        """The commit of what was taken; None if the table has nothing to take."""
         self._answer_needless(plan, taken, found)
         if not taken.parts:
             return None

@@ -17,6 +17,7 @@ from tarn.gateway.key_memory import KeyFiles, KeyMemory
 from tarn.gateway.merges import Merges
 from tarn.gateway.room import Room
 from tarn.gateway.takes import InboxLimits
+from tarn.gateway.uploads import Sending
 from tarn.ingest.bookkeeper import Bookkeeper
 from tarn.ingest.committer import Committer
 from tarn.ingest.context import IngestContext
@@ -85,16 +86,17 @@ class Tables:
             committer = Committer(context.catalog, table, ports=context.ports, retention=context.retention)
             return Bookkeeper(committer, clock=context.clock)
 
-        bookkeeper = context.bookkeepers.of(table, make)
+        bookkeeper, sending = context.bookkeepers.of(table, make), Sending()
         return Inbox(
             table,
             context,
-            bookkeeper.seat(in_doubt=_in_doubt),
+            bookkeeper.seat(in_doubt=_in_doubt, on_wait=sending.look, require_going=sending.require_written),
             KeyMemory(self._files, new_name=context.new_id, now_ms=context.ports.now_ms),
             own=self._own,
             limits=self._limits,
             merges=Merges(table, context, bookkeeper.seat()),
             room=self._room,
+            sending=sending,
         )
 
     def _merge(self) -> None:

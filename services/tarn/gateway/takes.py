@@ -124,7 +124,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Writes whose file is in the store, in no table yet.
+    """Writes whose file is in the store or on the way there, in no table yet.
 
     Attributes:
         change: their commit.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.table_files import EncodedFile, TableWriter
@@ -39,3 +40,52 @@ def _ending(file: WrittenFile) -> WrittenFile:
             raise NotWrittenError(e.message, **e.fields) from e
 
     return replace(file, finish=finish)
+
+
+def give_up(files: Sequence[WrittenFile]) -> None:
+    """Let go of files that no commit will have: what is not written yet is neither written nor held."""
+    for file in files:
+        file.leave(False)
+
+
+@dataclass(slots=True)
+class _Sent:
+    files: Sequence[WrittenFile] = ()
+    error: Exception | None = None
+
+
+class Sending:
+    """The files of the commit that a seat makes: one that cannot be written ends its waits for all else.
+
+    A store that takes no writes keeps the commit from its manifest too, for which it would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._now = _Sent()
+
+    @contextmanager
+    def of(self, files: Sequence[WrittenFile]) -> Iterator[None]:
+        """Within the block these are the files."""
+        self._now = _Sent(files)
+        try:
+            yield
+        finally:
+            self._now = _Sent()
+
+    def look(self, _reason: str) -> None:
+        """Before a wait of the commit: wait for its files, as `Bookkeeper.seat` calls `on_wait`."""
+        now = self._now
+        try:
+            for file in now.files if now.error is None else ():
+                file.finish()
+        except Exception as e:  # noqa: BLE001 - raised by `require_written`, where it ends this commit alone
+            now.error = e
+
+    def require_written(self) -> None:
+        """Require that no file was found not to be written; see `require_going` of `Bookkeeper.seat`.
+
+        Raises:
+            Exception: what kept it from the store.
+        """
+        if self._now.error is not None:
+            raise self._now.error

@@ -11,6 +11,7 @@ from tests.campaign.gateway_clients import Answered, Client
 from tests.campaign.gateway_log import LOG_FAULTS, SCENARIOS, LogSim
 from tests.campaign.gateway_mutants import GATEWAY_MUTANTS
 from tests.campaign.gateway_oracle import judge
+from tests.campaign.gateway_process import Gateway
 from tests.campaign.gateway_scenario import GATEWAY_FAULTS, ThroughGateway
 from tests.campaign.gateway_world import GatewaySim
 from tests.campaign.mutant import Mutant
@@ -146,6 +147,18 @@ def test_an_answer_that_says_something_else_is_a_problem() -> None:
         )
         client.note(entry, answer)
         assert words in sim.watch.problems[-1]
+
+
+@pytest.mark.parametrize(("dead", "noticed"), [(False, 1), (True, 0)])
+def test_an_error_in_the_log_is_a_problem_while_its_process_lives(
+    dead: bool, noticed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = GatewaySim(GATEWAY_FAULTS[16](), 0, gateways=1)
+    process = Gateway(sim, 0, 0)
+    process.dead = dead
+    monkeypatch.setattr(sim, "process", lambda: process)
+    sim._broke("commit of rows broke", table="bronze.orders")
+    assert len(sim.watch.problems) == noticed
 
 
 def test_a_run_without_its_fault_is_no_run_of_the_fault(pool: ThreadPoolExecutor) -> None:

@@ -12,8 +12,12 @@ from tarn.adapters.files import FileIO
 from tarn.core.errors import UnavailableError
 from tarn.core.object_store import ObjectStore
 from tarn.gateway import uploads
+from tarn.gateway.tables import Tables
+from tarn.ingest.changes import Done
+from tarn.ingest.committer import Committer
+from tarn.ingest.group import Member
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore, Op
-from tests.contract.gateway.test_inbox import ids, inbox, lake_with_table, settle, write
+from tests.contract.gateway.test_inbox import NAME, ids, inbox, lake_with_table, settle, write
 from tests.support.lake import BUCKET, Lake
 
 
@@ -31,6 +35,8 @@ class Later(Executor):
     def run(self) -> None:
         held, self.held = self.held, []
         for future, work in held:
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 future.set_result(work())
             except UnavailableError as e:
@@ -114,3 +120,103 @@ def test_a_file_that_cannot_be_written_ends_its_commit_unsent(lake: Lake, refuse
     assert again.result(0).accepted == 1
     assert not again.result(0).repeated, "the table knows nothing of the first one"
     assert ids(lake) == [1]
+
+
+def test_a_file_that_cannot_be_written_ends_its_own_commit_of_those_made_together(
+    lake: Lake, refused: list[str]
+) -> None:
+    members = []
+    for number in (1, 2):
+        box = inbox(lake)
+        box.submit(write(number, producer=f"p{number}"))
+        made = box.prepare()
+        assert made is not None
+        members.append(Member(change=made.change, writer=made.writer))
+    refused.append(members[0].change.files[0].path.rpartition("/")[2])
+    Committer(lake.catalog, NAME, ports=lake.context().ports).commit_all(members)
+    assert isinstance(members[0].result, uploads.NotWrittenError)
+    assert isinstance(members[1].result, Done)
+    assert not members[0].attempts, "nothing was sent that lists it"
+    assert ids(lake) == [2]
+
+
+@pytest.mark.parametrize("ends", [(".parquet", ".avro"), ("",)])
+def test_a_store_that_takes_nothing_ends_a_commit_unsent_and_does_not_hold_it(
+    lake: Lake, refused: list[str], ends: tuple[str, ...]
+) -> None:
+    """The manifest is waited for as long as it takes; the answer about the rows is not."""
+    head = lake.table().head_id
+    tables = Tables(lake.context(), lake.objects)
+    try:
+        box = tables.inbox(NAME)
+        refused += ends
+        with pytest.raises(UnavailableError, match=r"could not write s3://.*\.parquet in 5 attempts"):
+            box.submit(write(1)).result(10)
+        assert lake.table().head_id == head
+        refused.clear()
+        assert not box.submit(write(1)).result(10).repeated, "the table knows nothing of the first one"
+        assert ids(lake) == [1]
+    finally:
+        refused.clear()
+        tables.close(wait_s=10)
+
+
+def test_a_file_that_is_there_does_not_end_a_commit_that_waits_for_its_manifest(
+    lake: Lake, refused: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused.append(".avro")
+    waits: list[str] = []
+    tables = Tables(lake.context(), lake.objects)
+    try:
+        box = tables.inbox(NAME)
+        look = box._sending.look
+
+        def counted(reason: str) -> None:
+            look(reason)
+            waits.append(reason)
+            if len(waits) == 3:
+                refused.clear()
+
+        monkeypatch.setattr(box._commits, "_on_wait", counted)
+        assert box.submit(write(1)).result(10).accepted == 1
+        assert len(waits) >= 3
+        assert ids(lake) == [1]
+    finally:
+        refused.clear()
+        tables.close(wait_s=10)
+
+
+def test_a_file_that_no_commit_will_have_is_not_held(lake: Lake, later: Later) -> None:
+    box, before = inbox(lake), parquet(lake)
+    box.submit(write(1))
+    prepared = box.prepare()
+    assert prepared is not None
+    box.put_back(prepared)
+    (first,) = later.held
+    assert first[0].cancelled()
+    again = box.prepare()
+    assert again is not None
+    box.commit(again)
+    assert parquet(lake) == before + 1
+    assert ids(lake) == [1]
+
+
+def test_a_file_whose_commit_cannot_be_made_is_not_held(
+    lake: Lake, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = inbox(lake)
+
+    def away(*_: Any) -> Any:
+        raise UnavailableError("the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(box, "_key_commit", away)
+        answers = [box.submit(write(1))]
+        assert box.prepare() is None
+    answers.append(box.submit(write(1)))
+    prepared = box.prepare()
+    assert prepared is not None
+    monkeypatch.setattr(box._commits, "commit", away)
+    box.commit(prepared)
+    assert [type(answer.exception(0)) for answer in answers] == [UnavailableError] * 2
+    assert [begun.cancelled() for begun, _ in later.held] == [True, True]

@@ -7,13 +7,14 @@ import json
 import time
 from collections.abc import Callable
 
+import orjson
 import pytest
 
 from tarn.core.errors import DataError
 from tarn.core.table_catalog import TableName
 from tarn_demo.bench import producer
 from tarn_demo.bench.producer import Producer, Tally
-from tarn_demo.bench.small_writes import noise, peer_cell, require_all, summed
+from tarn_demo.bench.small_writes import file_bytes, noise, peer_cell, require_all, summed
 from tests.unit.demo.test_bench_commits import Table
 
 
@@ -22,6 +23,11 @@ def test_each_producer_that_failed_is_counted_though_the_reason_is_the_same() ->
     found = summed(tallies, 2.0)
     assert (found["acked"], found["failed"], found["errors"]) == (4, 3, ["cut off"])
     assert (found["p50_ms"], found["p99_ms"], found["slowest"]) == (2.0, 2.0, 1)
+
+
+def test_the_size_of_a_metadata_file_is_that_of_what_the_catalog_writes() -> None:
+    metadata = {"format-version": 2, "properties": {"note": "é"}, "snapshots": [{"a": 1}, {"b": None}]}
+    assert file_bytes(metadata) == len(orjson.dumps(metadata))
 
 
 def test_percentiles_are_of_the_nearest_rank() -> None:

@@ -35,6 +35,7 @@ def test_a_run_without_a_change_has_reached_everything() -> None:
         in text
     )
     assert "64 producers as above write for 30 minutes into one table" in text
+    assert "and by more than samples differ (p50, ms: 2; p99, ms: 20; data files: 64; metadata" in text
     assert "All of it: 1,600 writes a second, p50 36.0 and p99 121.0 ms; slowest and fastest" in text
 
 

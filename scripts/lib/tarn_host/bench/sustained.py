@@ -31,8 +31,9 @@ METRICS = {
 }
 """Figure of a tenth -> its words, whether it must not shrink (else: not grow), and what is no growth."""
 ABOUT = """{producers} producers as above write for {minutes:g} minutes into one table, `durability=lake`, and
-small files are merged and the reaper works meanwhile. From the first to the last tenth of the time nothing
-may get worse by more than a fifth. Memory is `anon` of the control groups at the end of each tenth;
+small files are merged and the reaper works meanwhile. From the first to the last tenth of the time none of
+the figures below may get worse by more than a fifth, and by more than samples differ ({floors}).
+Memory is `anon` of the control groups at the end of each tenth;
 stored are the bytes of the store's files below the table, its own headers included. Rows are counted at the
 end: one too few or too many ends the benchmark.
 """
@@ -178,7 +179,8 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     """The section about one run. Pure."""
     (run,) = runs
     whole = run["whole"]
-    parts = [ABOUT.format(**run["options"]), "\n"]
+    floors = "; ".join(f"{words}: {floor:,.0f}" for words, _, floor in METRICS.values() if floor)
+    parts = [ABOUT.format(**run["options"], floors=floors), "\n"]
     parts += [f"- {'reached' if ok else '**missed**'}: {words}.\n" for ok, words in verdict(run)]
     parts.append(
         f"\nAll of it: {whole['acked'] / whole['seconds']:,.0f} writes a second, p50 {whole['p50_ms']} and "
