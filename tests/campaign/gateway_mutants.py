@@ -11,7 +11,7 @@ from tarn.core import producers
 from tarn.core.errors import OutcomeUnknownError, UnavailableError
 from tarn.core.log_claims import LogBook
 from tarn.core.table_log import Record
-from tarn.gateway import rows_commit, tables
+from tarn.gateway import rows_commit, tables, uploads
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.judge import Judge
 from tarn.gateway.key_memory import KeyMemory
@@ -81,6 +81,10 @@ def _answers_first(self: Inbox, prepared: Any) -> None:
         )
     parts = tuple((replace(waiting, answer=Future()), bad) for waiting, bad in prepared.parts)
     _commit(self, replace(prepared, parts=parts))
+
+
+def _not_waited_for(file: Any) -> Any:
+    return replace(file, finish=lambda: None)
 
 
 def _forgets_what_flies(self: Judge, taken: Any, one: Any) -> Any:
@@ -192,6 +196,14 @@ GATEWAY_MUTANTS = (
         rule="a write is answered once its file is in the store",
         faults=(3, 12, 23),
         patches=mutated((Inbox, "commit", _answers_first)),
+        replicas=ONE,
+        through="gateway",
+    ),
+    Mutant(
+        name="a file not waited for",
+        rule="a commit does not wait until its data file is in the store",
+        faults=(3, 4, 10),
+        patches=mutated((uploads, "_ending", _not_waited_for)),
         replicas=ONE,
         through="gateway",
     ),
