@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from tests.campaign.sources import ROOT, Sources, differing, digest, named
 from tests.campaign.through import UNITS, Through
 
 FORMAT = 3
+_NUMBERS = re.compile(r"\[(\s[-+.,\d\seE]+)\]")
 PROBLEMS_MAX = 20
 
 Kind = Literal["simulated", "real"]
@@ -167,8 +169,14 @@ class Result:
         self.end = now()
         data = {"format": FORMAT, "digest": digest(self.sources) if self.sources else "", **asdict(self)}
         part = file.with_suffix(".part")
-        part.write_text(json.dumps(data, indent=1) + "\n")
+        part.write_text(in_lines(data) + "\n")
         part.replace(file)
+
+
+def in_lines(data: Any) -> str:
+    """JSON with a line for each value, but one for each list of numbers: there are a thousand in some."""
+    text = json.dumps(data, indent=1)
+    return _NUMBERS.sub(lambda found: "[" + re.sub(r"\s+", " ", found[1].strip()) + "]", text)
 
 
 def now() -> str:

@@ -85,7 +85,7 @@ def test_a_load_says_that_the_file_is_missing_until_it_is_back(lake: Folder, slo
             catalog.tables.load(slot)
         assert raised.value.fields["location"] == before.location
         assert f"the metadata file of {slot.described} is missing; put it back" in raised.value.message
-        assert not isinstance(raised.value, NotFoundError), "the name exists: nobody may create it anew"
+        assert not isinstance(raised.value, NotFoundError), "the name exists: nobody may create it again"
         assert catalog.tables.exists(slot)
     file.with_suffix(".away").rename(file)
     assert lake.catalog.tables.load(slot) == before

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tarn.adapters.heap import freeze_heap
+from tarn.gateway import server
 from tarn.ingest import service
 from tarn.ingest.service import Loaded
 from tarn.ingest.settings import Settings
@@ -85,3 +86,20 @@ def test_ingest_freezes_its_heap_before_it_takes_work(
         service.serve(Settings(secrets_dir=tmp_path), Loaded(specs={}, errors={}))
     assert frozen["assembled"] == 0
     assert frozen["started"] > 10_000
+
+
+def test_the_gateway_freezes_its_heap_before_it_takes_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+
+    def loop(main: Any) -> None:
+        main.close()
+        frozen.append(gc.get_freeze_count())
+
+    assembled = SimpleNamespace(start=lambda: frozen.append(gc.get_freeze_count()))
+    for name in ("Tables", "make_logs", "make_health", "make_app", "gateway_socket", "gateway_listener"):
+        monkeypatch.setattr(server, name, lambda *_, **__: assembled)
+    monkeypatch.setattr(server, "make_context", lambda *_: (None, None))
+    monkeypatch.setattr(server, "on_a_loop", loop)
+    server.run(SimpleNamespace(gateway_listen="127.0.0.1", gateway_port=1))  # type: ignore[arg-type]
+    assert frozen[0] == 0, "health, which starts before"
+    assert frozen[1] > 10_000

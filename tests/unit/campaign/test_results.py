@@ -352,3 +352,16 @@ def test_the_page_says_what_ran_and_at_which_commits_runs_were_added(
     assert f"Sources {digest} (3 files), runs by commit: {commits}, 20" in page.page()
     older(tmp_path / "faults-simulated-1.json", 2)
     assert "\nCommit 0123456789ab, with changes that were not committed, 20" in page.page()
+
+
+def test_a_list_of_numbers_is_one_line_of_a_file_and_reads_as_before() -> None:
+    data = {
+        "seeds": list(range(1_000)),
+        "heal_s": [0.5, -1e-07, 2],
+        "problems": ["[\n 1,\n 2]", "x"],
+        "none": [],
+    }
+    text = results.in_lines(data)
+    assert json.loads(text) == data
+    assert text.count("\n") == 8
+    assert '"heal_s": [0.5, -1e-07, 2]' in text
