@@ -104,6 +104,10 @@ def _taken_anyway(self: Judge, plan: Any, taken: Any, one: Any, now: float, **pl
     return self.verdict(plan, taken, one, now)
 
 
+def _never(self: RowsCommit, *state: Any, **options: Any) -> bool:
+    return False
+
+
 _inbox = Inbox.__init__
 
 
@@ -241,9 +245,9 @@ GATEWAY_MUTANTS = (
     ),
     Mutant(
         name="one id for all gateways",
-        rule="two gateways number the rows of clients that number nothing under the same id",
+        rule="two gateways number rows without a number under the same id, and neither notices",
         faults=(11, 10),
-        patches=mutated((Inbox, "__init__", _of_one_id)),
+        patches=mutated((Inbox, "__init__", _of_one_id), (RowsCommit, "is_not_in", _never)),
         replicas=TWO,
         through="gateway",
     ),

@@ -40,6 +40,8 @@ OWN_MAX = 100
 """Ids of gateways that a table keeps, the last ones that wrote: one that starts again and again has many."""
 BOOK_RUNS_MAX = 1_000
 """Runs of rejected rows that a table keeps of all producers."""
+LAST_COMMITS_MAX = 8
+"""Gateways of which a table keeps the last commit, those that committed last."""
 NOTHING_KNOWN = 2**63 - 1
 """Row from which on it is known which rows were rejected, of producers from before that was kept."""
 
@@ -135,23 +137,28 @@ class ProducerBook:
         next_number: number of the next new producer; numbers are never used again.
         producers: by id, those that wrote last at the end.
         used: rows and bytes of the last day with any.
+        last_commits: id of the last commit of each gateway, by the id that it gave itself, those that
+            committed last at the end: it finds its own commit when the snapshot is expired already.
     """
 
     next_number: int = 0
     producers: Mapping[str, Producer] = field(default_factory=dict)
     used: Used = field(default_factory=Used)
+    last_commits: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Freeze the mapping."""
+        """Freeze the mappings."""
         object.__setattr__(self, "producers", MappingProxyType(dict(self.producers)))
+        object.__setattr__(self, "last_commits", MappingProxyType(dict(self.last_commits)))
 
     def to_json(self) -> str:
         """Compact JSON, as stored in the table's property."""
         known = {name: p.to_list() for name, p in self.producers.items()}
         used = [self.used.day, self.used.rows, self.used.bytes]
-        return orjson.dumps(
-            {"v": FORMAT, "next": self.next_number, "producers": known, "used": used}
-        ).decode()
+        value = {"v": FORMAT, "next": self.next_number, "producers": known, "used": used}
+        if self.last_commits:
+            value["commits"] = dict(self.last_commits)
+        return orjson.dumps(value).decode()
 
     @staticmethod
     def from_json(text: str) -> ProducerBook:
@@ -170,6 +177,7 @@ class ProducerBook:
                     str(name): Producer.of_list(*one, *more) for name, one in value["producers"].items()
                 },
                 used=Used(day=day, rows=rows, bytes=size),
+                last_commits={str(name): str(one) for name, one in value.get("commits", {}).items()},
             )
             numbers = [p.number for p in book.producers.values()]
             if len(set(numbers)) < len(numbers) or any(not 0 <= n < book.next_number for n in numbers):
@@ -190,6 +198,11 @@ class ProducerBook:
             name: p for name, p in self.producers.items() if p.day > day - WINDOW_DAYS and name not in gone
         }
         return self if len(kept) == len(self.producers) else replace(self, producers=kept)
+
+    def with_commit(self, gateway: str, commit_id: str) -> ProducerBook:
+        """The book after a commit of this gateway."""
+        others = [(name, one) for name, one in self.last_commits.items() if name != gateway]
+        return replace(self, last_commits=dict([*others[-(LAST_COMMITS_MAX - 1) :], (gateway, commit_id)]))
 
     def with_few_runs(self) -> ProducerBook:
         """The book with at most `BOOK_RUNS_MAX` runs of rejected rows, fewer of those that have most."""

@@ -333,21 +333,27 @@ class Inbox:
             log.info("rows are planned again", table=str(self.name), reason=result.reason)
             self.put_back(prepared)
             return
+        change = prepared.change
+        if not result.by_us and change.is_not_in(result.state, sent=result.attempts > 0):
+            log.error("numbers of rows were given twice; they are planned again", table=str(self.name))
+            self.put_back(prepared)
+            return
         with self._changed:
             self._plan = self._seen(result.state, asked_s)
             self._way.land(prepared, self._keys)
             self._company = len(prepared.parts) + len(self._queue)  # before those who are answered come back
-        if self.merges is not None and result.by_us:
-            self.merges.add(prepared.change.files, prepared.writer, result.state)
+        by_us = result.by_us or change.is_last_in(result.state)
+        if self.merges is not None and by_us:
+            self.merges.add(change.files, prepared.writer, result.state)
         head = result.state.head_id
         for waiting, bad in prepared.parts:
-            known = result.by_us or same_rows(result.state, waiting.write, bad)
+            known = by_us or same_rows(result.state, waiting.write, bad)
             waiting.answer.set_result(
                 Receipt(
                     accepted=len(waiting.write.values) - len(bad) if known else None,
                     rejected=bad if known else None,
                     snapshot_id=head,
-                    repeated=not result.by_us,
+                    repeated=not by_us,
                 )
             )
 
@@ -397,11 +403,17 @@ class Inbox:
             and self._context.clock() - plan.asked_s > self._limits.look_s
         ):
             plan = None  # maintenance may have caught up
-        if plan is None:
+        while plan is None:
+            landings = self._way.landings
             asked_s = self._context.clock()
-            plan = self._look(self._commits.load(), asked_s)
-            self._keys.load(plan.keys)
-            self._plan = plan
+            found = self._look(self._commits.load(), asked_s)
+            self._keys.load(found.keys)
+            with self._changed:
+                # A commit that ended meanwhile is on its way no more, and perhaps not in what was loaded:
+                # the numbers of its rows would be given again.
+                if self._way.landings == landings:
+                    self._plan = found
+                plan = self._plan
         return plan
 
     def _look(self, state: TableState, asked_s: float) -> Plan:
@@ -515,6 +527,7 @@ class Inbox:
             commit_id=self._context.new_id(),
             table=str(self.name),
             table_uuid=plan.state.uuid,
+            gateway=self._own,
             claims=claims,
             files=files,
             day=self._context.ports.now_ms() // DAY_MS,

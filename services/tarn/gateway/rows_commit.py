@@ -63,6 +63,7 @@ class RowsCommit:
         commit_id: identifies the commit; the same for all attempts.
         table: name of the table, for messages.
         table_uuid: UUID of the planned table.
+        gateway: the id that the gateway gave itself.
         claims: the rows, by producer.
         files: data files of those that were accepted.
         day: today, in days since the epoch.
@@ -74,6 +75,7 @@ class RowsCommit:
     commit_id: str
     table: str
     table_uuid: str
+    gateway: str
     claims: tuple[Claim, ...]
     files: tuple[WrittenFile, ...]
     day: int
@@ -107,9 +109,38 @@ class RowsCommit:
         append = stream_append(
             self.files, commit_id=self.commit_id, stream=STREAM, offsets=found.offsets, pending=()
         )
-        return replace(
-            _with_keys(append, entry), properties={**append.properties, PROPERTY: found.book.to_json()}
-        )
+        book = found.book.with_commit(self.gateway, self.commit_id)
+        return replace(_with_keys(append, entry), properties={**append.properties, PROPERTY: book.to_json()})
+
+    def is_last_in(self, state: TableState) -> bool:
+        """Whether this is the gateway's last commit in the table, even if its snapshot is expired.
+
+        A gateway sends the next one only when it knows what became of this one.
+
+        Raises:
+            CorruptStateError: the table's producers are unreadable.
+        """
+        return self._last_in(state) == self.commit_id
+
+    def is_not_in(self, state: TableState, *, sent: bool) -> bool:
+        """Whether rows with the gateway's own numbers, which the table has, came with another commit.
+
+        Only a gateway gives its own numbers, each once. So these rows are not in the table: what has their
+        numbers are others.
+
+        Args:
+            state: a version of the table that has all numbers of the commit.
+            sent: whether a request of this commit was sent.
+
+        Raises:
+            CorruptStateError: the table's producers are unreadable.
+        """
+        if all(claim.producer != self.gateway for claim in self.claims):
+            return False
+        return not sent or self._last_in(state) not in (None, self.commit_id)
+
+    def _last_in(self, state: TableState) -> str | None:
+        return book_in(state).last_commits.get(self.gateway)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

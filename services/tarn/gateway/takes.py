@@ -194,6 +194,7 @@ class OnTheWay:
         flying: the writes, by producer and sequence.
         flying_keys: those with an idempotency key, by key.
         keys_tail: where the table will have its keys; None if no key is on its way.
+        landings: number of commits that have ended.
     """
 
     tails: dict[str, int] = field(default_factory=dict)
@@ -201,6 +202,7 @@ class OnTheWay:
     flying: dict[tuple[str, int], Waiting] = field(default_factory=dict)
     flying_keys: dict[str, Waiting] = field(default_factory=dict)
     keys_tail: KeyEntry | None = None
+    landings: int = 0
 
     def send(self, taken: Taken, book: ProducerBook, keys: KeysCommit | None) -> None:
         """Add writes whose commit begins."""
@@ -216,6 +218,7 @@ class OnTheWay:
 
     def land(self, prepared: Prepared, memory: KeyMemory) -> None:
         """Remove writes whose commit has ended, whatever its result."""
+        self.landings += 1
         for claim in prepared.change.claims:
             if self.tails.get(claim.producer) == claim.end:
                 del self.tails[claim.producer]

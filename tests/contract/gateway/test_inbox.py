@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 from tarn.core.errors import OutcomeUnknownError
-from tarn.core.outcome import Rejected
-from tarn.core.table_catalog import TableName
+from tarn.core.history import Retention
+from tarn.core.outcome import Rejected, Unknown
+from tarn.core.table_catalog import CommitOutcome, TableCatalog, TableName
+from tarn.core.table_state import CommitRequest, TableState
 from tarn.core.write_keys import KeyedWrite
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.key_memory import KeyMemory
@@ -38,9 +41,11 @@ def lake_with_table() -> Lake:
     return lake
 
 
-def inbox(lake: Lake, *, own: str = "gateway-0", limits: InboxLimits = LIMITS) -> Inbox:
+def inbox(
+    lake: Lake, *, own: str = "gateway-0", limits: InboxLimits = LIMITS, retention: Retention | None = None
+) -> Inbox:
     context = lake.context()
-    committer = Committer(lake.catalog, NAME, ports=context.ports)
+    committer = Committer(lake.catalog, NAME, ports=context.ports, retention=retention)
     keeper = Bookkeeper(committer, clock=context.clock)
     keys = KeyMemory(lake.objects, new_name=lake.new_id, now_ms=context.ports.now_ms, inline_max=5)
     return Inbox(NAME, context, keeper.seat(), keys, own=own, limits=limits)
@@ -503,3 +508,92 @@ def test_rows_that_another_gateway_committed_are_answered_as_that_one_judged_the
     assert found.repeated
     assert (found.accepted, found.rejected) == ((1, first.result(0).rejected) if same else (None, None))
     assert ids(lake) == [1]
+
+
+class LosesFirstAnswer:
+    """A catalog that takes the first commit and does not answer; others go on before anybody looks."""
+
+    def __init__(self, inner: TableCatalog, others: Callable[[], None]) -> None:
+        self._inner = inner
+        self._others: Callable[[], None] | None = others
+        self.load, self.create, self.create_namespace = inner.load, inner.create, inner.create_namespace
+
+    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        done = self._inner.commit(table, request, key=key)
+        if self._others is None:
+            return done
+        others, self._others = self._others, None
+        others()
+        return Unknown(reason="the answer was lost")
+
+
+def test_a_commit_without_an_answer_is_its_own_when_its_snapshot_is_expired() -> None:
+    lake = lake_with_table()
+    newest = Retention(newest=1, steps=(), total_min=0)
+    other = inbox(lake, own="gateway-1", retention=newest)
+    landed: list[int | None] = []
+
+    def others() -> None:
+        landed.append(lake.table().head_id)
+        for number in range(3, 9):
+            other.submit(write(number, producer=f"p{number}"))
+            settle(other)
+
+    lake.catalog = LosesFirstAnswer(lake.local, others)
+    box = inbox(lake, retention=newest)
+    answers = [box.submit(write(number, producer=f"p{number}")) for number in (1, 2)]
+    settle(box)
+    state = lake.table()
+    assert landed[0] not in [one["snapshot-id"] for one in state.metadata["snapshots"]], "expired"
+    seen = Receipt(accepted=1, rejected={}, snapshot_id=state.head_id, repeated=False)
+    assert [one.result(0) for one in answers] == [seen, seen]
+    again = other.submit(write(1, producer="p1"))
+    settle(other)
+    assert again.result(0).repeated
+    assert ids(lake) == list(range(1, 9))
+
+
+def test_a_table_loaded_while_a_commit_ends_does_not_give_its_numbers_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows with the same numbers would be taken for those of the commit, and be in no table."""
+    lake = lake_with_table()
+    box = inbox(lake)
+    first = box.submit(write(1, 2, producer=None))
+    prepared = box.prepare()
+    assert prepared is not None
+    load, box._plan = box._commits.load, None
+
+    def ends_meanwhile() -> TableState:
+        before = load()
+        if not first.done():
+            box.commit(prepared)
+        return before
+
+    monkeypatch.setattr(box._commits, "load", ends_meanwhile)
+    second = box.submit(write(3, producer=None))
+    later = box.prepare()
+    assert later is not None
+    assert [(claim.start, claim.end) for claim in later.change.claims] == [(2, 3)]
+    box.commit(later)
+    assert [one.result(0).repeated for one in (first, second)] == [False, False]
+    assert ids(lake) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_rows_whose_numbers_other_rows_have_are_planned_again(sent: bool) -> None:
+    lake = lake_with_table()
+    one, other = inbox(lake), inbox(lake)  # of one id, which does not happen
+    answers = [box.submit(write(number, producer=None)) for number, box in enumerate((one, other))]
+    made, late = one.prepare(), other.prepare()
+    assert made is not None
+    assert late is not None
+    assert made.change.claims == late.change.claims
+    if sent:
+        other._commits.load()
+    one.commit(made)
+    other.commit(late)
+    assert not answers[1].done()
+    settle(other)
+    assert [answer.result(0).repeated for answer in answers] == [False, False]
+    assert ids(lake) == [0, 1]

@@ -6,7 +6,16 @@ import pytest
 
 from tarn.core.offsets import OffsetMap
 from tarn.core.outcome import AlreadyCommitted, Rejected
-from tarn.core.producers import WINDOW_DAYS, Advanced, Claim, ProducerBook, advance, next_sequence, source_of
+from tarn.core.producers import (
+    LAST_COMMITS_MAX,
+    WINDOW_DAYS,
+    Advanced,
+    Claim,
+    ProducerBook,
+    advance,
+    next_sequence,
+    source_of,
+)
 from tarn.core.quota import Quota, Used
 
 UUID = "6f1c3a52-0000-0000-0000-000000000001"
@@ -100,3 +109,15 @@ def test_two_claims_of_one_producer_are_a_mistake_of_the_caller() -> None:
     begun = committed(None, claim("a", 0, 0, 1))
     with pytest.raises(ValueError, match="at most one range per partition"):
         tried(begun, claim("a", 0, 1, 2), claim("a", 0, 2, 3))
+
+
+def test_the_book_keeps_the_last_commit_of_the_gateways_that_committed_last() -> None:
+    book = ProducerBook()
+    assert "commits" not in book.to_json()
+    for number in range(LAST_COMMITS_MAX + 2):
+        book = book.with_commit(f"gateway:{number}", f"commit-{number}")
+    book = book.with_commit("gateway:2", "commit-later")
+    kept = [*range(3, LAST_COMMITS_MAX + 2)]
+    wanted = {**{f"gateway:{n}": f"commit-{n}" for n in kept}, "gateway:2": "commit-later"}
+    assert list(book.last_commits.items()) == list(wanted.items())
+    assert ProducerBook.from_json(book.to_json()) == book
