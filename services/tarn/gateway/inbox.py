@@ -254,19 +254,21 @@ class Inbox:
     def _wait(self) -> bool:
         """Wait for writes, and for those that will come with them; False if there will be none."""
         with self._changed:
-            self._until(
-                lambda: not self._committing or self._bytes >= TOGETHER_BYTES or self._closed,
-                size=TOGETHER_BYTES,
-            )
-            self._until(lambda: self._queue or self._closed, writes=1)
-            group = self._group
-            left_s = group.left_s(self._context.clock())
-            self._until(
-                lambda: len(self._queue) >= group.writes or self._closed,
-                writes=group.writes,
-                timeout_s=left_s,
-            )
-            return bool(self._queue)
+            while True:
+                self._until(
+                    lambda: not self._committing or self._bytes >= TOGETHER_BYTES or self._closed,
+                    size=TOGETHER_BYTES,
+                )
+                self._until(lambda: self._queue or self._closed, writes=1)
+                group = self._group
+                left_s = group.left_s(self._context.clock())
+                self._until(
+                    lambda: len(self._queue) >= group.writes or self._closed,  # noqa: B023 - called here
+                    writes=group.writes,
+                    timeout_s=left_s,
+                )
+                if self._queue or self._closed:  # what waited may have been taken back
+                    return bool(self._queue)
 
     def _until(
         self,
