@@ -35,6 +35,7 @@ from tarn.gateway.repeats import repeated, same_rows
 from tarn.gateway.room import Room
 from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, keys_in
 from tarn.gateway.takes import (
+    Columns,
     InboxLimits,
     OnTheWay,
     Plan,
@@ -104,8 +105,7 @@ class Inbox:
         self._closed = False
         self._wake_writes = self._wake_bytes = NEVER
         self._plan: Plan | None = None
-        self._fields: object = None
-        self._decoder: Decoder | None = None
+        self._columns: Columns | None = None
         self._way = OnTheWay()
         self._judge = Judge(table, context, keys, self._way, own=own, limits=self._limits)
         self._failed_commit = False
@@ -419,20 +419,20 @@ class Inbox:
         return plan
 
     def _look(self, state: TableState, asked_s: float) -> Plan:
-        columns = columns_of(state, table=str(self.name)).fields
+        fields = columns_of(state, table=str(self.name)).fields
         trace = any(f["name"] == TRACE_COLUMN for f in current_schema(state.metadata)["fields"])
-        if self._decoder is None or self._fields != (columns, trace):
-            files = self._context.tables.table(str(self.name), columns, trace=trace)
+        known = self._columns  # read once: the other thread may look at a version with other columns
+        if known is None or (known.fields, known.trace) != (fields, trace):
+            files = self._context.tables.table(str(self.name), fields, trace=trace)
             decoder = Decoder(
-                columns,
+                fields,
                 source=STREAM,
                 trace=trace,
                 record_bytes_max=self._limits.row_bytes_max,
-                parser=RowParser(columns),
+                parser=RowParser(fields),
                 limit_name="the limit of a row",
             )
-            # Together, and last: what was made for other columns must not be taken for these.
-            self._fields, self._files, self._decoder = (columns, trace), files, decoder
+            known = self._columns = Columns(fields=fields, trace=trace, files=files, decoder=decoder)
         return Plan(
             state=state,
             asked_s=asked_s,
@@ -441,8 +441,8 @@ class Inbox:
             keys=keys_in(state),
             quota=quota_in(state.properties, table=str(self.name)),
             debt=of_debt(state, self._limits.debt),
-            writer=self._files.writer(state),
-            decoder=self._decoder,
+            writer=known.files.writer(state),
+            decoder=known.decoder,
         )
 
     def _take(self, taken: Taken) -> Plan:

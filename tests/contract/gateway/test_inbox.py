@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -15,9 +16,11 @@ import pytest
 from tarn.core.errors import OutcomeUnknownError
 from tarn.core.history import Retention
 from tarn.core.outcome import Rejected, Unknown
+from tarn.core.pressure import DebtLimits, Pressure, of_debt
 from tarn.core.table_catalog import CommitOutcome, TableCatalog, TableName
-from tarn.core.table_state import CommitRequest, TableState
+from tarn.core.table_state import CommitRequest, TableState, current_schema
 from tarn.core.write_keys import KeyedWrite
+from tarn.gateway import inbox as inbox_module
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.rows_commit import book_in
@@ -597,3 +600,45 @@ def test_rows_whose_numbers_other_rows_have_are_planned_again(sent: bool) -> Non
     settle(other)
     assert [answer.result(0).repeated for answer in answers] == [False, False]
     assert ids(lake) == [0, 1]
+
+
+def add_column(lake: Lake, name: str) -> None:
+    metadata = lake.table().metadata
+    schema, last = current_schema(metadata), int(metadata["last-column-id"])
+    column = {"id": last + 1, "name": name, "required": False, "type": "string"}
+    added = {"action": "add-schema", "schema": {**schema, "fields": [*schema["fields"], column]}}
+    lake.local.catalog.tables.commit(
+        lake.local._slot(NAME), [], [added, {"action": "set-current-schema", "schema-id": -1}]
+    )
+
+
+def test_a_table_looked_at_while_a_commit_ends_does_not_lend_it_older_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the decoder of the older columns a row with the new one would be a bad row."""
+    lake = lake_with_table()
+    older = lake.table()
+    lake.catalog = LosesFirstAnswer(lake.local, lambda: add_column(lake, "note"))
+    box = inbox(lake)
+    first = box.submit(write(1))
+    prepared = box.prepare()
+    assert prepared is not None
+    looks: list[TableState] = []
+
+    def of_debt_meanwhile(state: TableState, limits: DebtLimits) -> Pressure:
+        if not looks:
+            looks.append(state)
+            other = threading.Thread(target=box._look, args=(older, 0.0))  # as the inbox's thread loads it
+            other.start()
+            other.join(30)
+        return of_debt(state, limits)
+
+    monkeypatch.setattr(inbox_module, "of_debt", of_debt_meanwhile)
+    box.commit(prepared)
+    assert len(current_schema(looks[0].metadata)["fields"]) > len(current_schema(older.metadata)["fields"])
+    noted = b'{"id": 2, "at": "2026-11-23T08:00:00Z", "note": "new"}'
+    second = box.submit(Write(values=[noted], at_ms=0, producer="q"))
+    settle(box)
+    assert first.result(0).accepted == 1
+    assert second.result(0).rejected == {}
+    assert ids(lake) == [1, 2]
