@@ -59,6 +59,9 @@ FORGOTTEN_S = 30.0
 """A commit that took longer may have landed before the table forgot this gateway, in seconds."""
 NEVER = sys.maxsize
 """Of writes or bytes that wait: more than there can be."""
+KEYS_WAIT_S = 30.0
+"""How long a commit with idempotency keys is tried, in seconds. What is kept of a key counts from before its
+commit: one that landed much later would be forgotten at once, and a repeat be a new write."""
 GAP_LOOK_S = 0.01
 """How often writes that wait for rows before them are looked at, in seconds."""
 
@@ -307,8 +310,12 @@ class Inbox:
     def commit(self, prepared: Prepared) -> None:
         """Commit a file; its writes are answered, or wait again if the table has changed under them."""
         asked_s = self._context.clock()
+        if self._keys_too_old(prepared.change):
+            log.info("rows are planned again", table=str(self.name), reason="their keys waited for too long")
+            self.put_back(prepared)
+            return
         try:
-            with self._sending.of(prepared.change.files):
+            with self._sending.of(prepared.change.files, lambda: self._require_young_keys(prepared.change)):
                 result = self._commits.commit(prepared.change, prepared.writer)
         except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
             give_up(prepared.change.files)
@@ -357,6 +364,22 @@ class Inbox:
                     snapshot_id=head,
                     repeated=not by_us,
                 )
+            )
+
+    def _keys_too_old(self, change: RowsCommit) -> bool:
+        keys = change.keys
+        return keys is not None and self._context.ports.now_ms() - keys.after.at_ms > 1_000 * KEYS_WAIT_S
+
+    def _require_young_keys(self, change: RowsCommit) -> None:
+        """Require that the keys of a commit are not too old to be committed; see `KEYS_WAIT_S`.
+
+        Raises:
+            UnavailableError: they are.
+        """
+        if self._keys_too_old(change):
+            raise UnavailableError(
+                f"table {self.name} did not take a commit with idempotency keys within {KEYS_WAIT_S:g} s; it "
+                "was given up"
             )
 
     def _forgotten(self, prepared: Prepared, state: TableState) -> bool:
