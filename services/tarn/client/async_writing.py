@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tarn.client.batches import Gathering, request_of
+from tarn.client.batches import AnswerGoneError, Gathering, RejectedRowsError, line_of, request_of
 from tarn.client.repeats import Request, Row
 from tarn.client.writing import Client, Receipt
 
@@ -80,10 +80,15 @@ class AsyncRowWriter(Gathering):
             InvalidError: a value has no form in JSON.
             TarnError: see `RowWriter.flush`.
         """
+        line = line_of(row)
         async with self._turn:
             if self._batch.sent:
-                await self._flush()
-            self._batch.add(row)
+                try:
+                    await self._flush()
+                except (RejectedRowsError, AnswerGoneError):
+                    self._batch.add(row, line)
+                    raise
+            self._batch.add(row, line)
             if self._batch.full(self.limits):
                 await self._flush()
 

@@ -107,14 +107,14 @@ class Batch:
         """Whether it is to be sent."""
         return len(self._rows) >= limits.rows_max or self._bytes >= limits.bytes_max
 
-    def add(self, row: Row) -> None:
+    def add(self, row: Row, line: bytes) -> None:
         """Add a row.
 
-        Raises:
-            InvalidError: a value has no form in JSON.
+        Args:
+            row: the row.
+            line: the same as `line_of` gives it.
         """
         assert not self.sent
-        line = _line(row)
         self._rows.append(row)
         self._lines.append(line)
         self._bytes += len(line) + 1
@@ -237,10 +237,15 @@ def _body(rows: Sequence[Row] | pa.Table | pa.RecordBatch) -> tuple[bytes, str]:
         return sink.getvalue().to_pybytes(), ARROW
     if isinstance(rows, Mapping):
         raise InvalidError("rows are a sequence of mappings: put the one row into a list")
-    return b"\n".join(map(_line, rows)), JSON_LINES
+    return b"\n".join(map(line_of, rows)), JSON_LINES
 
 
-def _line(row: Row) -> bytes:
+def line_of(row: Row) -> bytes:
+    """A row as JSON.
+
+    Raises:
+        InvalidError: a value has no form in JSON.
+    """
     try:
         return orjson.dumps(dict(row), default=_form, option=orjson.OPT_NON_STR_KEYS)
     except (orjson.JSONEncodeError, TypeError, ValueError) as e:

@@ -35,6 +35,7 @@ from tarn.gateway.repeats import repeated, same_rows
 from tarn.gateway.room import Room
 from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, keys_in
 from tarn.gateway.takes import (
+    Columns,
     InboxLimits,
     OnTheWay,
     Plan,
@@ -58,6 +59,9 @@ FORGOTTEN_S = 30.0
 """A commit that took longer may have landed before the table forgot this gateway, in seconds."""
 NEVER = sys.maxsize
 """Of writes or bytes that wait: more than there can be."""
+KEYS_WAIT_S = 30.0
+"""How long a commit with idempotency keys is tried, in seconds. What is kept of a key counts from before its
+commit: one that landed much later would be forgotten at once, and a repeat be a new write."""
 GAP_LOOK_S = 0.01
 """How often writes that wait for rows before them are looked at, in seconds."""
 
@@ -104,8 +108,7 @@ class Inbox:
         self._closed = False
         self._wake_writes = self._wake_bytes = NEVER
         self._plan: Plan | None = None
-        self._fields: object = None
-        self._decoder: Decoder | None = None
+        self._columns: Columns | None = None
         self._way = OnTheWay()
         self._judge = Judge(table, context, keys, self._way, own=own, limits=self._limits)
         self._failed_commit = False
@@ -254,19 +257,21 @@ class Inbox:
     def _wait(self) -> bool:
         """Wait for writes, and for those that will come with them; False if there will be none."""
         with self._changed:
-            self._until(
-                lambda: not self._committing or self._bytes >= TOGETHER_BYTES or self._closed,
-                size=TOGETHER_BYTES,
-            )
-            self._until(lambda: self._queue or self._closed, writes=1)
-            group = self._group
-            left_s = group.left_s(self._context.clock())
-            self._until(
-                lambda: len(self._queue) >= group.writes or self._closed,
-                writes=group.writes,
-                timeout_s=left_s,
-            )
-            return bool(self._queue)
+            while True:
+                self._until(
+                    lambda: not self._committing or self._bytes >= TOGETHER_BYTES or self._closed,
+                    size=TOGETHER_BYTES,
+                )
+                self._until(lambda: self._queue or self._closed, writes=1)
+                group = self._group
+                left_s = group.left_s(self._context.clock())
+                self._until(
+                    lambda: len(self._queue) >= group.writes or self._closed,  # noqa: B023 - called here
+                    writes=group.writes,
+                    timeout_s=left_s,
+                )
+                if self._queue or self._closed:  # what waited may have been taken back
+                    return bool(self._queue)
 
     def _until(
         self,
@@ -305,8 +310,12 @@ class Inbox:
     def commit(self, prepared: Prepared) -> None:
         """Commit a file; its writes are answered, or wait again if the table has changed under them."""
         asked_s = self._context.clock()
+        if self._keys_too_old(prepared.change):
+            log.info("rows are planned again", table=str(self.name), reason="their keys waited for too long")
+            self.put_back(prepared)
+            return
         try:
-            with self._sending.of(prepared.change.files):
+            with self._sending.of(prepared.change.files, lambda: self._require_young_keys(prepared.change)):
                 result = self._commits.commit(prepared.change, prepared.writer)
         except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
             give_up(prepared.change.files)
@@ -355,6 +364,22 @@ class Inbox:
                     snapshot_id=head,
                     repeated=not by_us,
                 )
+            )
+
+    def _keys_too_old(self, change: RowsCommit) -> bool:
+        keys = change.keys
+        return keys is not None and self._context.ports.now_ms() - keys.after.at_ms > 1_000 * KEYS_WAIT_S
+
+    def _require_young_keys(self, change: RowsCommit) -> None:
+        """Require that the keys of a commit are not too old to be committed; see `KEYS_WAIT_S`.
+
+        Raises:
+            UnavailableError: they are.
+        """
+        if self._keys_too_old(change):
+            raise UnavailableError(
+                f"table {self.name} did not take a commit with idempotency keys within {KEYS_WAIT_S:g} s; it "
+                "was given up"
             )
 
     def _forgotten(self, prepared: Prepared, state: TableState) -> bool:
@@ -417,20 +442,20 @@ class Inbox:
         return plan
 
     def _look(self, state: TableState, asked_s: float) -> Plan:
-        columns = columns_of(state, table=str(self.name)).fields
+        fields = columns_of(state, table=str(self.name)).fields
         trace = any(f["name"] == TRACE_COLUMN for f in current_schema(state.metadata)["fields"])
-        if self._decoder is None or self._fields != (columns, trace):
-            files = self._context.tables.table(str(self.name), columns, trace=trace)
+        known = self._columns  # read once: the other thread may look at a version with other columns
+        if known is None or (known.fields, known.trace) != (fields, trace):
+            files = self._context.tables.table(str(self.name), fields, trace=trace)
             decoder = Decoder(
-                columns,
+                fields,
                 source=STREAM,
                 trace=trace,
                 record_bytes_max=self._limits.row_bytes_max,
-                parser=RowParser(columns),
+                parser=RowParser(fields),
                 limit_name="the limit of a row",
             )
-            # Together, and last: what was made for other columns must not be taken for these.
-            self._fields, self._files, self._decoder = (columns, trace), files, decoder
+            known = self._columns = Columns(fields=fields, trace=trace, files=files, decoder=decoder)
         return Plan(
             state=state,
             asked_s=asked_s,
@@ -439,8 +464,8 @@ class Inbox:
             keys=keys_in(state),
             quota=quota_in(state.properties, table=str(self.name)),
             debt=of_debt(state, self._limits.debt),
-            writer=self._files.writer(state),
-            decoder=self._decoder,
+            writer=known.files.writer(state),
+            decoder=known.decoder,
         )
 
     def _take(self, taken: Taken) -> Plan:

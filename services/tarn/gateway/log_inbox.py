@@ -444,9 +444,13 @@ class LogInbox:
         if not rows:
             return {}
         part = replace(write, values=[write.values[row] for row in rows])
-        with self._room.hold(part.bytes):
-            (found,) = judged(plan.columns, [part])
-        return {row: found.bad.get(at, REASON_GONE) for at, row in enumerate(rows)}
+        try:
+            with self._room.hold(part.bytes):
+                (found,) = judged(plan.columns, [part])
+            bad = found.bad
+        except UnavailableError:  # no room: the others are in the log all the same
+            bad = {}
+        return {row: bad.get(at, REASON_GONE) for at, row in enumerate(rows)}
 
     def _receipt(self, fate: Fate | None, bad: dict[int, str] | None, *, repeated: bool) -> Receipt:
         return Receipt(

@@ -90,7 +90,7 @@ class Tables:
         return Inbox(
             table,
             context,
-            bookkeeper.seat(in_doubt=_in_doubt, on_wait=sending.look, require_going=sending.require_written),
+            bookkeeper.seat(in_doubt=_in_doubt, on_wait=sending.look, require_going=sending.require_going),
             KeyMemory(self._files, new_name=context.new_id, now_ms=context.ports.now_ms),
             own=self._own,
             limits=self._limits,

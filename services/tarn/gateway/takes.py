@@ -14,7 +14,8 @@ from tarn.core.pressure import DebtLimits, Pressure
 from tarn.core.producers import Claim, ProducerBook
 from tarn.core.quota import Quota
 from tarn.core.rejected_rows import Runs, runs_of, shifted
-from tarn.core.table_files import TableWriter
+from tarn.core.spec import FieldSpec
+from tarn.core.table_files import TableFiles, TableWriter
 from tarn.core.table_state import TableState
 from tarn.core.write_keys import KEYS_MAX, KeyEntry
 from tarn.gateway.key_memory import KeyMemory
@@ -93,6 +94,23 @@ def _pass_on(done: Future[Receipt], followers: list[Future[Receipt]]) -> None:
             answer.set_exception(error)
         else:
             answer.set_result(replace(done.result(), repeated=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """What is made for the columns of a table, as long as they stay the same.
+
+    Attributes:
+        fields: the columns.
+        trace: whether the table has the trace column.
+        files: its files.
+        decoder: decoder of rows.
+    """
+
+    fields: Sequence[FieldSpec]
+    trace: bool
+    files: TableFiles
+    decoder: Decoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

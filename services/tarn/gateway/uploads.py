@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -48,9 +48,14 @@ def give_up(files: Sequence[WrittenFile]) -> None:
         file.leave(False)
 
 
+def _nothing_else() -> None:
+    """What else a commit requires, by default."""
+
+
 @dataclass(slots=True)
 class _Sent:
     files: Sequence[WrittenFile] = ()
+    require: Callable[[], None] = _nothing_else
     error: Exception | None = None
 
 
@@ -64,9 +69,9 @@ class Sending:
         self._now = _Sent()
 
     @contextmanager
-    def of(self, files: Sequence[WrittenFile]) -> Iterator[None]:
-        """Within the block these are the files."""
-        self._now = _Sent(files)
+    def of(self, files: Sequence[WrittenFile], require: Callable[[], None] = _nothing_else) -> Iterator[None]:
+        """Within the block these are the files; what `require` raises ends the waits of the commit too."""
+        self._now = _Sent(files, require)
         try:
             yield
         finally:
@@ -78,14 +83,18 @@ class Sending:
         try:
             for file in now.files if now.error is None else ():
                 file.finish()
-        except Exception as e:  # noqa: BLE001 - raised by `require_written`, where it ends this commit alone
+        except Exception as e:  # noqa: BLE001 - raised by `require_going`, where it ends this commit alone
             now.error = e
 
-    def require_written(self) -> None:
-        """Require that no file was found not to be written; see `require_going` of `Bookkeeper.seat`.
+    def require_going(self) -> None:
+        """Require that no file was found not to be written, and what else the commit requires.
+
+        See `require_going` of `Bookkeeper.seat`.
 
         Raises:
-            Exception: what kept it from the store.
+            Exception: what kept a file from the store, or what `require` raises.
         """
-        if self._now.error is not None:
-            raise self._now.error
+        now = self._now
+        if now.error is not None:
+            raise now.error
+        now.require()

@@ -112,16 +112,15 @@ class Bookkeeper:
     def _require_going(self, member: Member) -> None:
         """Give a change up that nobody commits now, if its reader is to stop; the table says its outcome.
 
-        Raises:
-            Exception: what `require_going` raises.
+        It may have been sent before, by one who was given up since: `settled` says that it is in doubt.
         """
         if member not in self._queue:
             return
         try:
             member.require_going()
-        except Exception:
+        except Exception as e:  # noqa: BLE001 - raised to whoever handed the change over
             self._queue.remove(member)
-            raise
+            member.result = e
 
     def _gather(self, gather_s: float) -> None:
         if gather_s > 0:

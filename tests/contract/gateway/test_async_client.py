@@ -207,6 +207,29 @@ def test_rows_that_the_table_does_not_take_are_named(world: World) -> None:
     assert world.ids() == [1]
 
 
+def test_a_row_is_taken_whose_write_brings_what_was_rejected_of_another_tasks_batch(world: World) -> None:
+    rows, client, _ = planned(world)
+    bad = {"id": "x", "at": "2026-11-23T08:00:00Z"}
+
+    async def play() -> None:
+        client.gate.clear()
+        await rows.write(row(1))
+        await rows.write(bad)
+        sending = asyncio.create_task(rows.flush())
+        await asyncio.to_thread(client.arrived.acquire)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        client.gate.set()
+        with pytest.raises(RejectedRowsError) as caught:
+            await rows.write(row(2))
+        assert [found for found, _ in caught.value.rows] == [bad]
+        await rows.close()
+
+    asyncio.run(play())
+    assert world.ids() == [1, 2]
+
+
 def test_what_does_not_help_is_not_repeated_and_not_kept(world: World) -> None:
     world.principal("reader", "READ")
 

@@ -123,6 +123,26 @@ def test_rows_that_the_table_does_not_take_are_named(world: World) -> None:
     assert world.ids() == [1]
 
 
+def test_a_row_is_taken_whose_write_brings_what_was_rejected_of_the_batch_before(world: World) -> None:
+    """As a row is that fills a batch; a caller who has seen the rejected rows goes on behind this one."""
+    rows, client, _ = planned(world, LOST, AWAY, AWAY, timeout_s=9)
+    bad = {"id": "x", "at": "2026-11-23T08:00:00Z"}
+    rows.write(row(1))
+    rows.write(bad)
+    with pytest.raises(OutcomeUnknownError):
+        rows.flush()
+    with pytest.raises(InvalidError, match="no form in JSON"):
+        rows.write({"id": object()})
+    with pytest.raises(RejectedRowsError) as caught:
+        rows.write(row(2))
+    assert [found for found, _ in caught.value.rows] == [bad]
+    receipt = rows.flush()
+    assert receipt is not None
+    assert (receipt.accepted, receipt.repeated) == (1, False)
+    assert client.keys[0] == client.keys[-2] != client.keys[-1]
+    assert world.ids() == [1, 2]
+
+
 def test_a_key_of_ones_own_holds_for_another_process(world: World) -> None:
     first, second = made(world, world.gateway()), made(world, world.gateway())
     assert not first.send([row(1)], key="order-1").repeated

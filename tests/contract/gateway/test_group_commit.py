@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tarn.core.errors import UnavailableError
 from tarn.core.table_catalog import TableName
 from tarn.gateway import group_wait
 from tarn.gateway.group_wait import SHARE, TOGETHER_BYTES, WAIT_S_MAX, GroupWait
@@ -114,6 +115,27 @@ def test_what_comes_while_a_commit_is_under_way_is_one_file(lake: Lake) -> None:
     assert one != two == three
     assert other.exception(0) is not None
     assert sorted(row["id"] for row in lake.rows()) == [1, 2, 3]
+
+
+def test_an_inbox_goes_on_when_what_waits_for_company_is_taken_back(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread would end, and those who have the inbox in their hands would hear that the gateway stops."""
+    with running(lake) as (box, commits):
+        commits.permits.release(2)
+        until, taken_back = box._until, list[bool]()
+
+        def alone(ready: Callable[[], object], *, timeout_s: float | None = None, **more: int) -> None:
+            if timeout_s is not None and not taken_back:
+                (only,) = box._queue
+                taken_back.append(box.withdraw(only.answer))
+            until(ready, timeout_s=timeout_s, **more)
+
+        monkeypatch.setattr(box, "_until", alone)
+        first = box.submit(write(1))
+        assert isinstance(first.exception(30), UnavailableError)
+        assert box.submit(write(2)).result(30).accepted == 1
+    assert [row["id"] for row in lake.rows()] == [2]
 
 
 def test_a_write_wakes_the_inbox_only_when_something_is_to_be_done(

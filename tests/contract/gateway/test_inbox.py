@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -12,21 +14,26 @@ from typing import Any
 
 import pytest
 
-from tarn.core.errors import OutcomeUnknownError
+from tarn.core.errors import OutcomeUnknownError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.outcome import Rejected, Unknown
+from tarn.core.pressure import DebtLimits, Pressure, of_debt
 from tarn.core.table_catalog import CommitOutcome, TableCatalog, TableName
-from tarn.core.table_state import CommitRequest, TableState
-from tarn.core.write_keys import KeyedWrite
+from tarn.core.table_state import CommitRequest, TableState, current_schema
+from tarn.core.write_keys import WINDOW_S, KeyedWrite
+from tarn.gateway import inbox as inbox_module
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.rows_commit import book_in
+from tarn.gateway.tables import _in_doubt
 from tarn.gateway.takes import InboxLimits, Prepared
+from tarn.gateway.uploads import Sending
 from tarn.gateway.writes import BusyError, Receipt, SequenceError, Write
 from tarn.ingest.bookkeeper import Bookkeeper
 from tarn.ingest.changes import Done, NeedsReplan
 from tarn.ingest.committer import Committer
 from tarn.testing.faulty_catalog import Faults, FaultyCatalog
+from tarn.testing.lake import Clock
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import TABLE, Lake, foreign_snapshot
 from tests.support.plays import seeds
@@ -48,7 +55,9 @@ def inbox(
     committer = Committer(lake.catalog, NAME, ports=context.ports, retention=retention)
     keeper = Bookkeeper(committer, clock=context.clock)
     keys = KeyMemory(lake.objects, new_name=lake.new_id, now_ms=context.ports.now_ms, inline_max=5)
-    return Inbox(NAME, context, keeper.seat(), keys, own=own, limits=limits)
+    sending = Sending()
+    seat = keeper.seat(in_doubt=_in_doubt, on_wait=sending.look, require_going=sending.require_going)
+    return Inbox(NAME, context, seat, keys, own=own, limits=limits, sending=sending)
 
 
 def row(number: int) -> bytes:
@@ -527,6 +536,24 @@ class LosesFirstAnswer:
         return Unknown(reason="the answer was lost")
 
 
+class Away:
+    """A catalog that takes no commit for a while, and says nothing of any."""
+
+    def __init__(self, inner: TableCatalog, *, until_s: float, clock: Clock, outcome: CommitOutcome | None):
+        self._inner = inner
+        self._until_s = until_s
+        self._clock = clock
+        self._outcome = outcome
+        self.load, self.create, self.create_namespace = inner.load, inner.create, inner.create_namespace
+
+    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        if self._clock.now_s >= self._until_s:
+            return self._inner.commit(table, request, key=key)
+        if self._outcome is None:
+            raise UnavailableError("no connection")
+        return self._outcome
+
+
 def test_a_commit_without_an_answer_is_its_own_when_its_snapshot_is_expired() -> None:
     lake = lake_with_table()
     newest = Retention(newest=1, steps=(), total_min=0)
@@ -597,3 +624,94 @@ def test_rows_whose_numbers_other_rows_have_are_planned_again(sent: bool) -> Non
     settle(other)
     assert [answer.result(0).repeated for answer in answers] == [False, False]
     assert ids(lake) == [0, 1]
+
+
+def add_column(lake: Lake, name: str) -> None:
+    metadata = lake.table().metadata
+    schema, last = current_schema(metadata), int(metadata["last-column-id"])
+    column = {"id": last + 1, "name": name, "required": False, "type": "string"}
+    added = {"action": "add-schema", "schema": {**schema, "fields": [*schema["fields"], column]}}
+    lake.local.catalog.tables.commit(
+        lake.local._slot(NAME), [], [added, {"action": "set-current-schema", "schema-id": -1}]
+    )
+
+
+def keyed(number: int, key: str) -> Write:
+    made = write(number, producer=None)
+    return dataclasses.replace(made, keyed=KeyedWrite.of("ann", key, made.values[0]))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [(None, UnavailableError), (Unknown(reason="no answer"), OutcomeUnknownError)],
+    ids=["not-sent", "unknown"],
+)
+def test_a_key_is_known_after_a_commit_for_which_the_catalog_was_away_for_long(
+    outcome: CommitOutcome | None, error: type[Exception]
+) -> None:
+    """A key counts from before its commit: one that landed much later would be forgotten at once."""
+    lake = lake_with_table()
+    until_s = lake.clock.now_s + 1.5 * WINDOW_S
+    lake.catalog = Away(lake.local, until_s=until_s, clock=lake.clock, outcome=outcome)
+    box = inbox(lake)
+    answers: list[Future[Receipt]] = []
+    while lake.clock.now_s < until_s + 180.0:
+        answers.append(box.submit(keyed(1, "k")))
+        settle(box)
+        lake.clock.now_s += 60.0
+    assert ids(lake) == [1]
+    assert isinstance(answers[0].exception(0), error)
+    assert answers[-1].result(0).repeated
+
+
+def test_a_commit_that_waited_for_the_one_before_counts_its_keys_from_when_it_begins() -> None:
+    lake = lake_with_table()
+    box = inbox(lake)
+    first, second = box.submit(write(1, producer=None)), box.submit(keyed(2, "k"))
+    box._queue, later = deque([box._queue[0]]), box._queue[1]
+    before = box.prepare()
+    box._queue.append(later)
+    prepared = box.prepare()
+    assert before is not None
+    assert prepared is not None
+    lake.clock.now_s += 2 * WINDOW_S
+    box.commit(before)
+    box.commit(prepared)
+    settle(box)
+    lake.clock.now_s += WINDOW_S / 2
+    again = box.submit(keyed(2, "k"))
+    settle(box)
+    assert [one.result(0).repeated for one in (first, second, again)] == [False, False, True]
+    assert ids(lake) == [1, 2]
+
+
+def test_a_table_looked_at_while_a_commit_ends_does_not_lend_it_older_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the decoder of the older columns a row with the new one would be a bad row."""
+    lake = lake_with_table()
+    older = lake.table()
+    lake.catalog = LosesFirstAnswer(lake.local, lambda: add_column(lake, "note"))
+    box = inbox(lake)
+    first = box.submit(write(1))
+    prepared = box.prepare()
+    assert prepared is not None
+    looks: list[TableState] = []
+
+    def of_debt_meanwhile(state: TableState, limits: DebtLimits) -> Pressure:
+        if not looks:
+            looks.append(state)
+            other = threading.Thread(target=box._look, args=(older, 0.0))  # as the inbox's thread loads it
+            other.start()
+            other.join(30)
+        return of_debt(state, limits)
+
+    monkeypatch.setattr(inbox_module, "of_debt", of_debt_meanwhile)
+    box.commit(prepared)
+    assert len(current_schema(looks[0].metadata)["fields"]) > len(current_schema(older.metadata)["fields"])
+    noted = b'{"id": 2, "at": "2026-11-23T08:00:00Z", "note": "new"}'
+    second = box.submit(Write(values=[noted], at_ms=0, producer="q"))
+    settle(box)
+    assert first.result(0).accepted == 1
+    assert second.result(0).rejected == {}
+    assert ids(lake) == [1, 2]

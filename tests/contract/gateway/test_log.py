@@ -21,6 +21,7 @@ from tarn.gateway.app import AppLimits
 from tarn.gateway.log_judge import LogLimits
 from tarn.gateway.log_plan import landing
 from tarn.gateway.repeats import REASON_GONE
+from tarn.gateway.room import Room
 from tarn.ingest.batch_commit import streams_named
 from tarn.testing.memory_log import STEPS
 from tarn.testing.memory_topic import Hole, Topic
@@ -111,6 +112,17 @@ def test_a_repeat_is_answered_by_what_was_judged_the_first_time(world: LogWorld)
     again = post(world, gateway, body, key="k")
     assert again["rejected"] == [{"row": 1, "reason": REASON_GONE}]
     assert (again["accepted"], again["offsets"], again["repeated"]) == (1, found["offsets"], True)
+
+
+def test_a_repeat_without_room_has_its_answer_all_the_same(world: LogWorld) -> None:
+    gateway = world.gateway()
+    body = [row(1), {}]
+    found = post(world, gateway, body, key="k")
+    box = gateway.logs.inbox(NAME)
+    box._room = Room(10, wait_s_max=0.05)
+    with box._room.hold(10):
+        again = post(world, gateway, body, key="k")
+    assert again == {**found, "rejected": [{"row": 1, "reason": REASON_GONE}], "repeated": True}
 
 
 def test_what_is_not_remembered_of_a_repeat_is_null(world: LogWorld) -> None:

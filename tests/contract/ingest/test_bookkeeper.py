@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import OutcomeUnknownError, UnavailableError
+from tarn.core.outcome import Unknown
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest, TableState, commit_ids
 from tarn.ingest.bookkeeper import Bookkeeper, Bookkeepers, Seat
@@ -185,6 +186,43 @@ def test_a_reader_that_is_to_stop_leaves_the_commit_of_others_to_them(desk: Desk
     assert all(one.result(WITHIN_S).by_us for one in others)
     assert members == ([3] if landed else [3, 2])
     assert desk.hands.next() == ({0: 3, 1: 4, 2: 3} if landed else {0: 3, 2: 3})
+
+
+def test_a_change_that_was_sent_by_one_who_was_given_up_is_in_doubt(desk: Desk) -> None:
+    """It waits for its turn as if it were new, and the request with it may still be applied."""
+    going, sent = threading.Event(), threading.Semaphore(0)
+    leader: list[int] = []
+
+    def require_leading() -> None:
+        if going.is_set():
+            raise StoppedError
+
+    def require_following() -> None:
+        if going.is_set() and threading.get_ident() not in leader:
+            raise UnavailableError("nothing was written")
+
+    def commit(table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        desk.gate.members.append(len(commit_ids(request.updates[0]["snapshot"]["summary"])))
+        leader.append(threading.get_ident())
+        sent.release()
+        return Unknown(reason="no answer")
+
+    desk.gate.commit = commit  # type: ignore[method-assign]
+    leads = desk.seat(gather_s=60.0, require_going=require_leading)
+    follows = desk.seat(
+        require_going=require_following, in_doubt=lambda e: OutcomeUnknownError(f"in doubt: {e}")
+    )
+    follows.turn.close(time.monotonic())
+    first = desk.hand_over(desk.hands.batch(1, 0, 4), leads)
+    desk.queued(1)
+    second = desk.hand_over(desk.hands.batch(2, 0, 3), follows)
+    assert sent.acquire(timeout=WITHIN_S)
+    assert desk.gate.members[0] == 2
+    going.set()
+    with pytest.raises(StoppedError):
+        first.result(WITHIN_S)
+    with pytest.raises(OutcomeUnknownError, match="in doubt: nothing was written"):
+        second.result(WITHIN_S)
 
 
 def test_a_lone_reader_waits_for_nobody(desk: Desk) -> None:
