@@ -198,7 +198,7 @@ class GatewayRound:
         except Exception as e:  # noqa: BLE001 - a round that cannot end is a finding
             self.problems.append(f"{type(e).__name__}: {e}")
         finally:
-            logs = [self.rig.docker("logs", "--tail", "5", one, check=False) for one in self.containers]
+            logs = [self.rig.last_lines(one) for one in self.containers]
             for name in self.containers:
                 self.rig.docker("rm", "-f", name, check=False)
         return ended(

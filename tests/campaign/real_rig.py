@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator
@@ -50,6 +51,13 @@ class Rig:
         if check and done.code:
             raise RuntimeError(f"docker {' '.join(words)}: {done.text[-600:]}")
         return done.text
+
+    def last_lines(self, container: str) -> str:
+        """The end of a container's log, or why there is none: an engine may not answer this at times."""
+        try:
+            return self.docker("logs", "--tail", "5", container, check=False)
+        except subprocess.TimeoutExpired as e:
+            return f"no log of {container}: {e}"
 
     def pause(self, container: str) -> None:
         """Freeze a container; on a busy machine that may take several attempts.

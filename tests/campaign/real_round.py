@@ -99,9 +99,9 @@ class Round:
         except Exception as e:  # noqa: BLE001 - a round that cannot end is a finding
             self.problems.append(f"{type(e).__name__}: {e}")
         finally:
-            logs = [self.rig.docker("logs", "--tail", "5", one, check=False) for one in self.engines]
+            logs = [self.rig.last_lines(one) for one in self.engines]
             more = [self.lane.catalog, self.lane.store_proxy] if self.fault.store else []
-            logs += [self.rig.docker("logs", "--tail", "5", one, check=False) for one in more]
+            logs += [self.rig.last_lines(one) for one in more]
             for name in (*self.engines, *more):
                 self.rig.docker("rm", "-f", name, check=False)
         return ended(

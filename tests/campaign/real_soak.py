@@ -90,9 +90,7 @@ class Soak(Round):
             self._sum_up()
         except Exception as e:  # noqa: BLE001 - a soak that cannot end is a finding
             self.problems.append(f"{type(e).__name__}: {e}")
-            self.problems += [
-                self.rig.docker("logs", "--tail", "5", one, check=False) for one in self.engines
-            ]
+            self.problems += [self.rig.last_lines(one) for one in self.engines]
         finally:
             result.problems = [text[:800] for text in self.problems]
             result.write(self._file)

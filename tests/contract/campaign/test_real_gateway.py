@@ -23,7 +23,7 @@ class Here(GatewayRound):
 
     def __init__(self, world: World, number: int) -> None:
         env = {"TARN_CATALOG_URI": world.catalog_url, "TARN_CATALOG_CREDENTIAL": world.credentials["admin"]}
-        rig = SimpleNamespace(env=env, docker=lambda *_, **__: "")
+        rig = SimpleNamespace(env=env, docker=lambda *_, **__: "", last_lines=lambda _: "")
         lane: Any = SimpleNamespace(rig=rig, gateways=lambda _: ["one", "two"], **vars(NO_GATEWAYS))
         super().__init__(lane, 2, number, 1)
         self.table = TABLE
