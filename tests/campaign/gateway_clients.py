@@ -160,7 +160,7 @@ class Client:
         """With the shipped writer."""
         sim = self.sim
         client = GatewayClient("http://gateway:8090", token=self.token, durability=sim.durability)
-        client._adapter = Adapter(self, entry)  # type: ignore[assignment]
+        adapter = client._adapter = Adapter(self, entry)  # type: ignore[assignment]
         made = RowWriter(
             table=TABLE,
             client=client,
@@ -170,14 +170,13 @@ class Client:
             chance=self.chance.random,
             new_key=lambda: entry.key,
         )
-        before = entry.unknown
         try:
             found = made.send(entry.rows)
         except OutcomeUnknownError:
             entry.unknown = True
             return
         except UnavailableError:
-            if entry.unknown and not before:
+            if adapter.unknown:  # not `entry.unknown`: others may send the same
                 sim.problem(f"{entry}: the writer said that nothing was written, and did not know")
             return
         except TarnError as e:
@@ -315,11 +314,15 @@ class Adapter:
     Args:
         client: who sends.
         entry: what is sent.
+
+    Attributes:
+        unknown: whether a request of the client had no answer, or one that says that nothing is known.
     """
 
     def __init__(self, client: Client, entry: Entry) -> None:
         self._client = client
         self._entry = entry
+        self.unknown = False
 
     def send(self, request: requests.PreparedRequest, *, timeout: object) -> Reply:
         """See `requests.adapters.HTTPAdapter.send`."""
@@ -332,10 +335,12 @@ class Adapter:
         try:
             exchange = self._client.send(entry, headers, body, fresh=False)
             if exchange is None and entry.unknown:
+                self.unknown = True
                 raise requests.exceptions.ReadTimeout("no answer")
             if exchange is None:
                 raise requests.exceptions.ConnectTimeout("nobody listens")
             assert exchange.status is not None
+            self.unknown = self.unknown or exchange.status == 504
             fields = {name.title(): value for name, value in exchange.fields.items()}
             return Reply(exchange.status, exchange.answer, fields)
         finally:

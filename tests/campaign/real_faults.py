@@ -45,7 +45,10 @@ REAL: dict[int, RealFault] = {
         plan=("cut 2", "500 2", "502 2", "504 2", "500-done 2", "502-done 2", "504-done 2"),
     ),
     7: RealFault(
-        how="two engines commit at once: 409 by the catalog", engines=2, action="wait_for_conflicts"
+        how="two engines commit at once, the proxy holds one for a second: 409 by the catalog",
+        plan=("held 3",),
+        engines=2,
+        action="wait_for_conflicts",
     ),
     8: RealFault(
         how="a second catalog process reaches the store through a proxy, which answers 409 or 503, or cuts",
@@ -57,7 +60,8 @@ REAL: dict[int, RealFault] = {
         how="an engine is frozen for 20 s beside another", engines=2, action="freeze_engine", lasts_s=20
     ),
     11: RealFault(
-        how="two engines read all partitions at once, started at the same moment",
+        how="two engines read all partitions at once, and the proxy holds commits of one for a second",
+        plan=("held 6",),
         engines=2,
         action="wait_for_conflicts",
     ),

@@ -12,6 +12,7 @@ from typing import Any
 
 from tarn.core.table_state import TableState
 from tarn.ingest.batch_commit import offsets_in
+from tarn_testkit import fault_proxy
 from tests.campaign.real_faults import REAL, RealFault
 from tests.campaign.real_rig import Lane
 from tests.campaign.results import Counts, ended
@@ -19,6 +20,8 @@ from tests.support.stack import eventually
 
 PARTITIONS = 3
 RECORDS = 600
+RUNS = "ingestor runs"
+"""What an engine logs when it begins to read."""
 FEED_S = 6.0
 BAD_EVERY = 50
 HEALED_WITHIN_S = 180.0
@@ -157,6 +160,13 @@ class Round:
             what=f"{self.table} is made",
             pause_s=1.0,
         )
+        for engine in self.engines:
+            # An engine that begins when all is written meets no other one.
+            eventually(
+                lambda: RUNS in self.rig.docker("logs", engine, check=False),  # noqa: B023 - called here
+                timeout_s=RUNS_WITHIN_S,
+                what=f"{engine} runs",
+            )
 
     def _plan(self) -> list[str]:
         lines = list(self.fault.plan)
@@ -197,7 +207,8 @@ class Round:
                     timeout_s=120,
                     what="the plan is done",
                 )
-            self.happened += len(self.lane.noted("done"))
+            if self.fault.action != "wait_for_conflicts":
+                self.happened += len(self.lane.noted("done"))
 
     def _offsets(self) -> dict[int, int]:
         table = self._lake().load_table(self.table)
@@ -294,6 +305,7 @@ class Round:
     def wait_for_conflicts(self) -> None:
         """Two engines are the fault: count the commits that were refused since the other was first."""
         self.fed.wait(180)
+        time.sleep(2 * fault_proxy.HELD_S)
         self.happened += self.lane.noted("statuses").count("409")
 
     def freeze_engine(self) -> None:

@@ -13,6 +13,7 @@ late one of `FOLDER/landed`. In a test's own process the plan is an object (`Mem
     500-done, …    forwarded, and answered so
     late           answered 504, forwarded 3 s later
     slow           forwarded after 75 s
+    held           forwarded after 1 s, so that other writers are first
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Protocol
 
 LATE_S = 3.0
 SLOW_S = 75.0
+HELD_S = 1.0
 TIMEOUT_S = 60.0
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
 WRITES = {
@@ -190,8 +192,8 @@ class Handler(BaseHTTPRequestHandler):
             threading.Thread(target=self.later, args=(body,), daemon=True).start()
             self.answer(504, [], b'{"error": {"message": "late on purpose"}}')
             return
-        if kind == "slow":
-            time.sleep(SLOW_S)
+        if kind in ("slow", "held"):
+            time.sleep(SLOW_S if kind == "slow" else HELD_S)
         try:
             status, headers, found = self.forward(body)
         except OSError:
