@@ -207,6 +207,16 @@ def test_rows_that_the_table_does_not_take_are_named(world: World) -> None:
     assert world.ids() == [1]
 
 
+async def cancelled_flush(rows: AsyncRowWriter, client: Planned) -> None:
+    """Send the batch, and cancel that when its request has arrived; then requests go on."""
+    sending = asyncio.create_task(rows.flush())
+    await asyncio.to_thread(client.arrived.acquire)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    client.gate.set()
+
+
 def test_a_row_is_taken_whose_write_brings_what_was_rejected_of_another_tasks_batch(world: World) -> None:
     rows, client, _ = planned(world)
     bad = {"id": "x", "at": "2026-11-23T08:00:00Z"}
@@ -215,12 +225,7 @@ def test_a_row_is_taken_whose_write_brings_what_was_rejected_of_another_tasks_ba
         client.gate.clear()
         await rows.write(row(1))
         await rows.write(bad)
-        sending = asyncio.create_task(rows.flush())
-        await asyncio.to_thread(client.arrived.acquire)
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
-        client.gate.set()
+        await cancelled_flush(rows, client)
         with pytest.raises(RejectedRowsError) as caught:
             await rows.write(row(2))
         assert [found for found, _ in caught.value.rows] == [bad]
@@ -264,12 +269,7 @@ def test_a_cancelled_batch_whose_key_may_be_forgotten_is_not_sent_a_second_time(
     async def play() -> None:
         client.gate.clear()
         await rows.write(row(1))
-        sending = asyncio.create_task(rows.flush())
-        await asyncio.to_thread(client.arrived.acquire)
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
-        client.gate.set()
+        await cancelled_flush(rows, client)
         now_s[0] = REPEAT_S_MAX + 1
         with pytest.raises(RepeatTooLateError) as caught:
             await rows.flush()
