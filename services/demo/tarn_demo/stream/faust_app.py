@@ -1,7 +1,8 @@
 """The Faust application: a group of workers that share the partitions, one reader for each topic.
 
 Faust assigns partitions, reads and hands messages over, one at a time; it holds no state (docs/stream.md says
-why). Its consumer begins where the states say, not where the group's offsets are.
+why). Its consumer begins where the states say, not where the group's offsets are. It acknowledges nothing to
+Faust: what the group is said to have read is the positions of the steps.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _read(
     app: faust.App, name: str, tasks: Callable[[], Tasks], failed: Callable[[BaseException], None]
 ) -> None:
     """Have every message of a topic taken, one after the other: the next comes when this one is done with."""
-    topic = app.topic(name, key_serializer="raw", value_serializer="raw", allow_empty=True)
+    topic = app.topic(name, key_serializer="raw", value_serializer="raw", allow_empty=True, acks=False)
 
     async def take(stream: Any) -> None:
         async for event in stream.events():
@@ -118,15 +119,49 @@ def _credentials(login: Login) -> Any:
     )
 
 
+class _NoneRead(dict[TP, "int | None"]):
+    """The offsets up to which Faust has handed messages over: none is kept.
+
+    Faust drops a message below the one that it handed over last. A seek sets that back; but a message that is
+    being handed over meanwhile, as the queue is full, sets it forward again afterwards, and what was sought is
+    dropped when it comes. The steps know what they took; they need no such filter.
+    """
+
+    def __missing__(self, place: TP) -> None:
+        return None
+
+    def __setitem__(self, place: TP, offset: int | None) -> None:
+        """Keep nothing."""
+
+    def update(self, *_: Any, **__: Any) -> None:
+        """Keep nothing."""
+
+
 def _transport(app: faust.App, positions: Callable[[], Mapping[Place, int]]) -> driver.Transport:
     class Consumer(driver.Consumer):
         """Begins where the states say: Faust asks for committed offsets whenever it begins to read."""
 
-        async def seek_to_committed(self) -> Mapping[TP, int]:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._read_offset = _NoneRead()
+            self._last_commit: Mapping[TP, int] = {}
+
+        def _own(self) -> dict[TP, int]:
             known = positions()
-            own = {place: known[Place(*place)] for place in self.assignment() if Place(*place) in known}
+            return {place: known[Place(*place)] for place in self.assignment() if Place(*place) in known}
+
+        async def seek_to_committed(self) -> Mapping[TP, int]:
+            own = self._own()
             await self._thread.seek_wait(own)
             return own
+
+        async def force_commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
+            """Have the group's offsets be the positions, if they have changed."""
+            own = self._own()
+            if not own or own == self._last_commit:
+                return False
+            self._last_commit = own
+            return bool(await self._commit(own))
 
     class Transport(driver.Transport):
         """Faust's transport with that consumer."""
