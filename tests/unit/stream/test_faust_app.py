@@ -1,4 +1,4 @@
-"""Faust's consumer as the service uses it: what is sought comes, and the group's offsets are the positions."""
+"""Faust's consumer as the service uses it: what is sought comes, the group's offsets are the positions."""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ class _NoneRead(dict[TP, "int | None"]):
     """The offsets up to which Faust has handed messages over: none is kept.
 
     Faust drops a message below the one that it handed over last. A seek sets that back; but a message that is
-    being handed over meanwhile, as the queue is full, sets it forward again afterwards, and what was sought is
-    dropped when it comes. The steps know what they took; they need no such filter.
+    on its way into a full queue meanwhile sets it forward again afterwards, and what was sought is dropped
+    when it comes. The steps know what they took; they need no such filter.
     """
 
     def __missing__(self, place: TP) -> None:
