@@ -18,6 +18,7 @@ import pyarrow as pa
 import structlog
 
 from tarn.adapters.heap import freeze_heap
+from tarn.adapters.lean_process import without_pandas
 from tarn.adapters.logging import configure
 from tarn.core import exit_codes
 from tarn.core.errors import TarnError
@@ -168,6 +169,7 @@ def _named(name: str) -> World:
 
 
 if __name__ == "__main__":
+    without_pandas()
     code = main(sys.argv[1:])
     logging.shutdown()
     sys.stderr.flush()

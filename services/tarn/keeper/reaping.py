@@ -20,6 +20,7 @@ from pydantic import Field
 
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import S3Bulk
+from tarn.adapters.lean_process import without_pandas
 from tarn.adapters.logging import configure
 from tarn.adapters.service_settings import StoreSettings
 from tarn.core.errors import ForbiddenError, TarnError
@@ -171,4 +172,5 @@ def _text(done: Pass) -> str:
 
 
 if __name__ == "__main__":
+    without_pandas()
     sys.exit(main())
