@@ -33,6 +33,7 @@ from tarn.client.group import Group, group_key
 from tarn.client.subscription import Batch, Limits, Start, Subscription
 from tarn.client.writing import (
     AnswerGoneError,
+    NotTakenError,
     Receipt,
     RejectedRowsError,
     RepeatTooLateError,
@@ -47,6 +48,7 @@ __all__ = (
     "AnswerGoneError",
     "AsyncRowWriter",
     "Batch",
+    "NotTakenError",
     "ReaderPosition",
     "Receipt",
     "RejectedRowsError",

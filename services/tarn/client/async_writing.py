@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tarn.client.batches import AnswerGoneError, Gathering, RejectedRowsError, line_of, request_of
+from tarn.client.batches import Gathering, line_of, request_of
 from tarn.client.repeats import Request, Row
 from tarn.client.writing import Client, Receipt
 
@@ -77,17 +77,13 @@ class AsyncRowWriter(Gathering):
         """Add a row to the batch, and send the batch if it is full; see `RowWriter.write`.
 
         Raises:
-            InvalidError: a value has no form in JSON.
-            TarnError: see `RowWriter.flush`.
+            InvalidError, NotTakenError, TarnError: see `RowWriter.write`.
         """
         line = line_of(row)
         async with self._turn:
             if self._batch.sent:
-                try:
+                with self._first(row, line):
                     await self._flush()
-                except (RejectedRowsError, AnswerGoneError):
-                    self._batch.add(row, line)
-                    raise
             self._batch.add(row, line)
             if self._batch.full(self.limits):
                 await self._flush()

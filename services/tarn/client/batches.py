@@ -38,6 +38,21 @@ class RejectedRowsError(InvalidError):
         self.receipt = receipt
 
 
+class NotTakenError(UnavailableError):
+    """A row was not added: the batch before it is not in the table yet, and takes no further row.
+
+    The only error of the gateway that leaves the row of a `write` with its caller.
+
+    Args:
+        message: why, and what to do.
+        row: the row.
+    """
+
+    def __init__(self, message: str, *, row: Row) -> None:
+        super().__init__(message)
+        self.row = row
+
+
 class AnswerGoneError(InvalidError):
     """The rows were taken by an earlier request, and which of them the table rejected is not known any more.
 
@@ -198,6 +213,26 @@ class Gathering:
     def __post_init__(self) -> None:
         """Begin the first batch."""
         self._batch = Batch(table=self.table, new_key=self.new_key)
+
+    @contextmanager
+    def _first(self, row: Row, line: bytes) -> Iterator[None]:
+        """A block that sends a batch again which failed, before a row is added; if it fails, nobody adds it.
+
+        Raises:
+            NotTakenError: the batch is still there, so the row is not taken.
+            TarnError: what became of the batch, which is gone; the row is taken.
+        """
+        try:
+            yield
+        except (UnavailableError, OutcomeUnknownError) as e:
+            raise NotTakenError(
+                f"the row is not taken, write it again later: {len(self._batch)} rows before it are not in "
+                f"{self.table} for certain ({e.message})",
+                row=row,
+            ) from e
+        except TarnError:
+            self._batch.add(row, line)
+            raise
 
     def _repeats(self, request: Request) -> Repeats:
         """The attempts at a request, from now on."""

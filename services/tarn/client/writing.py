@@ -13,6 +13,7 @@ import pyarrow as pa
 from tarn.adapters.gateway_client import Receipt as Receipt
 from tarn.client.batches import AnswerGoneError as AnswerGoneError
 from tarn.client.batches import Gathering, line_of, request_of
+from tarn.client.batches import NotTakenError as NotTakenError
 from tarn.client.batches import RejectedRowsError as RejectedRowsError
 from tarn.client.batches import WriteLimits as WriteLimits
 from tarn.client.repeats import RepeatTooLateError as RepeatTooLateError
@@ -48,19 +49,17 @@ class RowWriter(Gathering):
     def write(self, row: Row) -> None:
         """Add a row to the batch, and send the batch if it is full.
 
-        After `RejectedRowsError` and `AnswerGoneError` the row is taken, whichever batch they are of.
+        A batch that failed goes first, under its own key and as it was.
 
         Raises:
-            InvalidError: a value has no form in JSON.
-            TarnError: see `flush`.
+            InvalidError: a value has no form in JSON; the row is not taken.
+            NotTakenError: the batch that failed did so again; the row is not taken.
+            TarnError: see `flush`. The row is taken, whichever batch the error is of.
         """
         line = line_of(row)
         if self._batch.sent:
-            try:
-                self.flush()  # a batch that failed goes first, under its own key and as it was
-            except (RejectedRowsError, AnswerGoneError):
-                self._batch.add(row, line)  # these errors are of rows that were taken before it
-                raise
+            with self._first(row, line):
+                self.flush()
         self._batch.add(row, line)
         if self._batch.full(self.limits):
             self.flush()

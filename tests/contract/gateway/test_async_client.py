@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from tarn.client import AsyncRowWriter, RejectedRowsError, RepeatTooLateError, async_writer
+from tarn.client import AsyncRowWriter, NotTakenError, RejectedRowsError, RepeatTooLateError, async_writer
 from tarn.client.async_writing import REQUESTS_MAX, ThreadedClient
 from tarn.client.repeats import REPEAT_S_MAX
 from tarn.client.writing import Receipt, WriteLimits
@@ -229,6 +229,23 @@ def test_a_row_is_taken_whose_write_brings_what_was_rejected_of_another_tasks_ba
         with pytest.raises(RejectedRowsError) as caught:
             await rows.write(row(2))
         assert [found for found, _ in caught.value.rows] == [bad]
+        await rows.close()
+
+    asyncio.run(play())
+    assert world.ids() == [1, 2]
+
+
+def test_a_row_is_the_callers_while_the_batch_before_is_not_in(world: World) -> None:
+    rows, _, _ = planned(world, LOST, LOST, AWAY, AWAY, timeout_s=3)
+
+    async def play() -> None:
+        await rows.write(row(1))
+        with pytest.raises(OutcomeUnknownError):
+            await rows.flush()
+        with pytest.raises(NotTakenError) as caught:
+            await rows.write(row(2))
+        assert caught.value.row == row(2)
+        await rows.write(row(2))
         await rows.close()
 
     asyncio.run(play())

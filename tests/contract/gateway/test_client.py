@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from decimal import Decimal
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tarn.adapters.gateway_client import GatewayClient
-from tarn.client import AnswerGoneError, RejectedRowsError, RepeatTooLateError, writer
+from tarn.client import AnswerGoneError, NotTakenError, RejectedRowsError, RepeatTooLateError, writer
 from tarn.client.repeats import REPEAT_S_MAX
 from tarn.client.writing import RowWriter, WriteLimits
 from tarn.core.errors import (
@@ -26,6 +27,7 @@ from tarn.core.errors import (
 from tarn.core.rejected_rows import RUNS_MAX
 from tests.support.gateway import TABLE, Gateway, World, row
 from tests.support.planned_client import AWAY, LOST, Planned
+from tests.support.stack import eventually
 
 
 def made(world: World, gateway: Gateway, who: str = "admin", table: str = TABLE) -> RowWriter:
@@ -141,6 +143,50 @@ def test_a_row_is_taken_whose_write_brings_what_was_rejected_of_the_batch_before
     assert (receipt.accepted, receipt.repeated) == (1, False)
     assert client.keys[0] == client.keys[-2] != client.keys[-1]
     assert world.ids() == [1, 2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_caller_who_goes_by_the_errors_loses_and_doubles_no_row(world: World, seed: int) -> None:
+    plan = random.Random(seed).choices([LOST, AWAY, None], k=60)
+    rows, _, _ = planned(world, *plan, timeout_s=3)
+    caught: list[bool] = []
+    for number in range(20):
+        while True:
+            try:
+                rows.write(row(number))
+            except NotTakenError as e:
+                assert e.row == row(number)
+                assert e.__cause__ is not None
+                caught.append(False)
+            except (UnavailableError, OutcomeUnknownError):
+                caught.append(True)
+                break
+            else:
+                break
+    eventually(lambda: flushed(rows), timeout_s=30, what="the last batch is in", pause_s=0)
+    assert set(caught) == {True, False}, "both kinds of errors came"
+    assert world.ids() == list(range(20))
+
+
+def flushed(rows: RowWriter) -> bool:
+    try:
+        rows.flush()
+    except (UnavailableError, OutcomeUnknownError):
+        return False
+    return True
+
+
+def test_a_row_is_taken_whose_write_hears_that_the_batch_before_is_gone(world: World) -> None:
+    rows, client, _ = planned(world, AWAY, AWAY, NotFoundError("the table was dropped"), timeout_s=3)
+    rows.write(row(1))
+    with pytest.raises(UnavailableError):
+        rows.flush()
+    with pytest.raises(NotFoundError):
+        rows.write(row(2))
+    receipt = rows.flush()
+    assert receipt is not None
+    assert [len(body.splitlines()) for body in client.bodies[-2:]] == [1, 1]
+    assert world.ids() == [1, 2], "each once; the planned client sends before it fails so"
 
 
 def test_a_key_of_ones_own_holds_for_another_process(world: World) -> None:
