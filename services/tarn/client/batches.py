@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 
 from tarn.adapters.gateway_client import Receipt
-from tarn.client.repeats import TIMEOUT_S_MAX, Clocks, Repeats, Request, Row
+from tarn.client.repeats import TIMEOUT_S_MAX, Clocks, Repeats, RepeatTooLateError, Request, Row
 from tarn.core.errors import InvalidError, OutcomeUnknownError, TarnError, UnavailableError
 from tarn.core.write_keys import KEY_CHARS_MAX
 
@@ -41,7 +41,7 @@ class RejectedRowsError(InvalidError):
 class NotTakenError(UnavailableError):
     """A row was not added: the batch before it is not in the table yet, and takes no further row.
 
-    The only error of the gateway that leaves the row of a `write` with its caller.
+    Besides `RepeatTooLateError` the only error of the gateway that leaves the row of a `write` with its caller.
 
     Args:
         message: why, and what to do.
@@ -220,10 +220,13 @@ class Gathering:
 
         Raises:
             NotTakenError: the batch is still there, so the row is not taken.
+            RepeatTooLateError: the batch is not repeated any more; the row is not taken, and not in `rows`.
             TarnError: what became of the batch, which is gone; the row is taken.
         """
         try:
             yield
+        except RepeatTooLateError:
+            raise
         except (UnavailableError, OutcomeUnknownError) as e:
             raise NotTakenError(
                 f"the row is not taken, write it again later: {len(self._batch)} rows before it are not in "

@@ -54,6 +54,7 @@ class RowWriter(Gathering):
         Raises:
             InvalidError: a value has no form in JSON; the row is not taken.
             NotTakenError: the batch that failed did so again; the row is not taken.
+            RepeatTooLateError: see `flush`; the row is taken if it is among the error's `rows`.
             TarnError: see `flush`. The row is taken, whichever batch the error is of.
         """
         line = line_of(row)
