@@ -41,7 +41,7 @@ class RejectedRowsError(InvalidError):
 class NotTakenError(UnavailableError):
     """A row was not added: the batch before it is not in the table yet, and takes no further row.
 
-    Besides `RepeatTooLateError` the only error of the gateway that leaves the row of a `write` with its caller.
+    Besides `RepeatTooLateError` the only error of the gateway that leaves the row of a `write` to its caller.
 
     Args:
         message: why, and what to do.
