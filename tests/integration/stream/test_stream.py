@@ -25,7 +25,7 @@ from tests.support import windows_oracle as oracle
 from tests.support.windows_played import Played, once, table
 
 ROOT = Path(__file__).parents[3]
-FLIGHTS = 5_000
+FLIGHTS = 15_000
 CUT = oracle.Cut(window_s=10_800, hop_s=3_600, lateness_s=3_600)
 LIMITS = {"delay": 60, "departures": 3, "cancelled": 3}
 STATES_FROM_S = 10
@@ -126,8 +126,8 @@ def test_windows_equal_the_oracle_after_two_kills_and_a_rebalance(
         eventually("states", lambda: len(broker.read(STATE, 1 + PARTITIONS)) > 0, timeout_s=MOVES_WITHIN_S)
         first.kill()
 
+        played.send(0.7)  # more than Faust's queue holds: they come while it is full
         second = start()
-        played.send(0.7)
         eventually("another", lambda: bool(second.assigned()), timeout_s=MOVES_WITHIN_S)
         third = start()
         eventually("two share", lambda: bool(third.assigned()), timeout_s=MOVES_WITHIN_S)
@@ -149,6 +149,7 @@ def test_windows_equal_the_oracle_after_two_kills_and_a_rebalance(
         )
         assert any(at > 0 for at in second.assigned()[0].values()), "it went on from a stored state"
         eventually("the view", is_at_the_end(second), timeout_s=MOVES_WITHIN_S)
+        eventually("all of it", lambda: second.get("/v1/windows")["complete"], timeout_s=MOVES_WITHIN_S)
         shown, health = second.get("/v1/windows"), second.get("/health")
         alerts_shown = [one["id"] for one in second.get("/v1/alerts")["alerts"]]
         second.process.terminate()

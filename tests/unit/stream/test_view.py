@@ -81,6 +81,28 @@ def test_a_partition_that_is_ahead_gives_its_closed_part_or_the_answer_says_that
     assert (seen.windows()["complete"], seen.windows()["routes"][0]["flights"]) == (True, 5)
 
 
+def test_parts_that_come_again_push_out_no_newer_ones() -> None:
+    """As after a kill, when partitions are read again from their older states."""
+    seen = view()
+    seen.heard(part(0, 9))
+    seen.heard(running(0, 13.9, {11: Sums(), 12: Sums()}))
+    for partition in (0, 1):
+        for hour in range(9 - 3 * PARTS_MAX, 9):
+            seen.heard(part(partition, hour))
+    seen.heard(running(1, 10.5, {8: Sums(), 9: Sums(flights=1)}))
+    answer = seen.windows()
+    assert (answer["complete"], answer["routes"][0]["flights"]) == (True, 3)
+
+
+def part(partition: int, hour: int) -> partials.Part:
+    return partials.Part(
+        partition=partition,
+        start_ms=hour * HOUR,
+        previous_ms=(hour - 1) * HOUR,
+        routes={ROUTE: Sums(flights=2)},
+    )
+
+
 def test_what_a_worker_says_that_lost_its_partition_is_passed_over() -> None:
     seen = view(1)
     seen.heard(running(0, 10.5, {9: Sums(flights=3)}))
@@ -92,7 +114,7 @@ def test_what_is_kept_has_limits() -> None:
     seen = view()
     for hour in range(PARTS_MAX + 9):
         seen.heard(partials.Part(partition=0, start_ms=hour * HOUR, previous_ms=None, routes={}))
-    assert len(seen._parts) == PARTS_MAX
+    assert len(seen._parts[0]) == PARTS_MAX
     for number in range(ALERTS_MAX + 9):
         seen.alerted(alert(number))
     ids = [one["id"] for one in seen.alerts()["alerts"]]

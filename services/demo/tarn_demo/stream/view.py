@@ -13,8 +13,8 @@ from tarn_demo.stream.rows import instant
 from tarn_demo.stream.windows import Route, Routes, Rules, Sums
 
 ALERTS_MAX = 100
-PARTS_MAX = 256
-"""Closed parts that are kept, for partitions that are ahead of the others."""
+PARTS_MAX = 64
+"""Closed parts that are kept of each partition, the newest, for those that are ahead of the others."""
 
 
 class View:
@@ -31,7 +31,7 @@ class View:
         self._partitions = partitions
         self._names = names
         self._running: dict[int, Running] = {}
-        self._parts: OrderedDict[tuple[int, int], Routes] = OrderedDict()
+        self._parts: dict[int, dict[int, Routes]] = {}
         self._alerts: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def heard(self, said: Part | Running) -> None:
@@ -41,9 +41,10 @@ class View:
             if known is None or said.watermark_ms >= known.watermark_ms:
                 self._running[said.partition] = said
             return
-        self._parts[said.partition, said.start_ms] = said.routes
-        while len(self._parts) > PARTS_MAX:
-            self._parts.popitem(last=False)
+        parts = self._parts.setdefault(said.partition, {})
+        parts[said.start_ms] = said.routes
+        if len(parts) > PARTS_MAX:
+            del parts[min(parts)]  # not the first that came: older parts come again after a kill
 
     def alerted(self, message: bytes | None) -> None:
         """Take a message of flight-alerts; one that comes again changes nothing."""
@@ -95,7 +96,7 @@ class View:
         complete = True
         for partition, running in self._running.items():
             own: Routes | None = running.windows.get(start)
-            own = self._parts.get((partition, start)) if own is None else own
+            own = self._parts.get(partition, {}).get(start) if own is None else own
             if own is None:
                 complete = False
                 continue
