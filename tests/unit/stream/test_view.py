@@ -11,6 +11,7 @@ import pytest
 
 from tarn.core.hosts import Hosts
 from tarn_demo.stream import partials
+from tarn_demo.stream.partials import SHOWN_MAX
 from tarn_demo.stream.view import ALERTS_MAX, PARTS_MAX, View
 from tarn_demo.stream.web import Pages
 from tarn_demo.stream.windows import PartitionWindows, Rules, Sums
@@ -162,6 +163,39 @@ def test_what_a_partition_publishes_is_read_as_it_was() -> None:
     assert said.windows == {start - HOUR: {}, start: {ROUTE: Sums(1, 1, 20)}}
     assert said.counters == windows.counters.as_dict()
     assert partials.read(message, "b") is None
+
+
+@pytest.mark.parametrize(
+    ("lateness_s", "minute", "shown"),
+    [
+        (0, 20, [9]),
+        (1_800, 20, [8, 9]),
+        (1_800, 40, [9]),
+        (3_600, 20, [8, 9]),
+        (4 * 3_600, 20, [5, 6, 7, 8, 9]),
+        (99 * 3_600, 20, list(range(9 - SHOWN_MAX + 1, 10))),
+    ],
+)
+def test_a_partition_says_what_it_knows_of_the_windows_that_are_not_closed(
+    lateness_s: int, minute: int, shown: list[int]
+) -> None:
+    rules = Rules.of(window_s=7_200, hop_s=3_600, lateness_s=lateness_s)
+    windows = PartitionWindows(rules)
+    event = {
+        "time_hour": "2013-01-01T10:00:00Z",
+        "carrier": "UA",
+        "flight": 1,
+        "event_id": "1",
+        "event": "scheduled",
+        "event_time": f"2013-01-01T10:{minute}:00Z",
+        "origin": "EWR",
+        "dest": "BQN",
+    }
+    windows.add(0, json.dumps(event).encode())
+    said = partials.read(partials.running_message("a", 3, rules, windows), "a")
+    assert isinstance(said, partials.Running)
+    day = 1_356_998_400_000
+    assert [(start - day) // HOUR for start in said.windows] == shown
 
 
 # -- HTTP ----------------------------------------------------------------------------------------------------

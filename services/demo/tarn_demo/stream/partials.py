@@ -25,6 +25,8 @@ from tarn_demo.stream.windows import (
 )
 
 PART, RUNNING = "part", "running"
+SHOWN_MAX = 8
+"""Windows that a partition says the state of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +88,14 @@ def running_message(identity: str, partition: int, rules: Rules, windows: Partit
     """The message of what runs in a partition; None before its first event."""
     if windows.watermark_ms is None:
         return None
-    start, whole_from_ms = rules.first_running(windows.watermark_ms), windows.whole_from_ms
-    shown = [one for one in (start - rules.hop_ms, start) if whole_from_ms is None or one >= whole_from_ms]
+    # Those that ended and are not closed too: a partition that is behind may be in them still.
+    first, last = rules.first_open(windows.watermark_ms), rules.first_running(windows.watermark_ms)
+    whole_from_ms = windows.whole_from_ms
+    shown = [
+        one
+        for one in range(max(first, last - (SHOWN_MAX - 1) * rules.hop_ms), last + 1, rules.hop_ms)
+        if whole_from_ms is None or one >= whole_from_ms
+    ]
     return orjson.dumps(
         {
             "type": RUNNING,
