@@ -161,6 +161,10 @@ class Running:
             self._reader.join(timeout=5)
         return code
 
+    def hear_out(self, timeout_s: float) -> None:
+        """After its end, wait until every line was passed on; `poll` and `wait` do so for 5 s at most."""
+        self._reader.join(timeout=timeout_s)
+
     def pause(self, seconds: float) -> None:
         """Wait until it ends, for at most `seconds`."""
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -37,6 +37,7 @@ Memory is `anon` of the control groups at the end of each tenth;
 stored are the bytes of the store's files below the table, its own headers included. Rows are counted at the
 end: one too few or too many ends the benchmark.
 """
+HEAR_OUT_S = 120
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ def measure(options: Options) -> list[dict[str, Any]]:
         try:
             while running.poll() is None:
                 time.sleep(1)
+            running.hear_out(HEAR_OUT_S)  # a look at the store comes before the last line
         finally:
             running.stop()
         if len(tenths) != TENTHS or "acked" not in last:
