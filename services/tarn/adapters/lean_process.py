@@ -17,8 +17,8 @@ class _Without:
 def without_pandas() -> None:
     """Have pandas not be installed for this process.
 
-    PyArrow imports it, where it is installed, with the first array that is made from a list: some 54 MiB and
-    half a second when the first row comes, in each process. The image has it for other commands. For
+    PyArrow imports it, where it is installed, with the first array that is made from a list: it takes memory
+    in each process, and time just when the first row comes. The image has it for other commands. For
     processes of Tarn's own alone: call it where one starts, before anything else.
     """
     sys.meta_path.insert(0, _Without())

@@ -160,8 +160,10 @@ def _transport(app: faust.App, positions: Callable[[], Mapping[Place, int]]) -> 
             own = self._own()
             if not own or own == self._last_commit:
                 return False
-            self._last_commit = own
-            return bool(await self._commit(own))
+            done = bool(await self._commit(own))
+            if done:
+                self._last_commit = own
+            return done
 
     class Transport(driver.Transport):
         """Faust's transport with that consumer."""
