@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import requests
-
 from tarn.adapters.gateway_client import GatewayClient
+from tarn.adapters.http_client import Answer, NoAnswerError, NotSentError
 from tarn.client.writing import RowWriter, WriteLimits
 from tarn.core.errors import OutcomeUnknownError, TarnError, UnavailableError
 from tests.campaign.gateway_process import Exchange
@@ -160,7 +160,7 @@ class Client:
         """With the shipped writer."""
         sim = self.sim
         client = GatewayClient("http://gateway:8090", token=self.token, durability=sim.durability)
-        adapter = client._adapter = Adapter(self, entry)  # type: ignore[assignment]
+        adapter = client._http = Adapter(self, entry)  # type: ignore[assignment]
         made = RowWriter(
             table=TABLE,
             client=client,
@@ -299,15 +299,6 @@ def entry_headers(entry: Entry) -> dict[str, str]:
     return headers
 
 
-@dataclass(slots=True)
-class Reply:
-    """An answer, as `requests` has it."""
-
-    status_code: int
-    content: bytes
-    headers: dict[str, str]
-
-
 class Adapter:
     """Takes the place of the connections of the shipped client.
 
@@ -316,33 +307,32 @@ class Adapter:
         entry: what is sent.
 
     Attributes:
+        uri: address of the server.
         unknown: whether a request of the client had no answer, or one that says that nothing is known.
     """
 
     def __init__(self, client: Client, entry: Entry) -> None:
         self._client = client
         self._entry = entry
+        self.uri = "http://gateway:8090"
         self.unknown = False
 
-    def send(self, request: requests.PreparedRequest, *, timeout: object) -> Reply:
-        """See `requests.adapters.HTTPAdapter.send`."""
+    def send(self, method: str, path: str, *, body: bytes, headers: Mapping[str, str]) -> Answer:
+        """See `tarn.adapters.http_client.HttpClient.send`."""
         entry, before = self._entry, self._entry.unknown
         entry.unknown = False
-        headers = {name.lower(): str(value) for name, value in request.headers.items()}
-        headers.pop("content-length", None)
-        body = request.body
-        assert isinstance(body, bytes)
+        sent = {name.lower(): value for name, value in headers.items()}
         try:
-            exchange = self._client.send(entry, headers, body, fresh=False)
+            exchange = self._client.send(entry, sent, body, fresh=False)
             if exchange is None and entry.unknown:
                 self.unknown = True
-                raise requests.exceptions.ReadTimeout("no answer")
+                raise NoAnswerError("no answer")
             if exchange is None:
-                raise requests.exceptions.ConnectTimeout("nobody listens")
+                raise NotSentError("nobody listens")
             assert exchange.status is not None
             self.unknown = self.unknown or exchange.status == 504
             fields = {name.title(): value for name, value in exchange.fields.items()}
-            return Reply(exchange.status, exchange.answer, fields)
+            return Answer(status=exchange.status, body=exchange.answer, headers=fields)
         finally:
             entry.unknown = entry.unknown or before
 

@@ -120,7 +120,7 @@ def traced_batch() -> Trace:
             try:
                 _two_batches(store, catalog, client, trace)
             finally:
-                client._adapter.close()
+                client._http.close()
     finally:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ Transport retries are off: only the caller, who holds the commit id, decides whe
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -14,10 +13,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import orjson
-import requests
-from requests.adapters import HTTPAdapter
-from requests.structures import CaseInsensitiveDict
 
+from tarn.adapters.http_client import HttpClient, NoAnswerError, NotSentError
 from tarn.core.errors import (
     AlreadyExistsError,
     ForbiddenError,
@@ -32,14 +29,9 @@ from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest, Json, TableState
 
-CONNECT_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 20.0
 TOKEN_MARGIN_S = 30.0
 ANSWER_CHARS_MAX = 300
-AROUND = re.compile(
-    r"^(?:HTTPS?Connection(?:Pool)?\([^)]*\): )?"
-    r"(?:Failed to establish a new connection: )?(?:\[Errno -?\d+\] )?"
-)
 PAGES_MAX = 1_000
 FORM_HEADERS = {"Content-Type": "application/x-www-form-urlencoded"}
 LEVEL_SEPARATOR = "\x1f"
@@ -74,10 +66,8 @@ class RestCatalog:
         self._credential = credential
         self._remedy = remedy
         self._scope = scope
-        self._timeout = (CONNECT_TIMEOUT_S, read_timeout_s)
         self._clock = clock
-        # A session's cookies, redirects and hooks, none of which are used, take longer than sending does.
-        self._adapter = HTTPAdapter(max_retries=0, pool_maxsize=16)
+        self._http = HttpClient(uri, read_timeout_s=read_timeout_s)
         self._lock = threading.Lock()
         self._token: str | None = None
         self._token_until_s = 0.0
@@ -262,29 +252,14 @@ class RestCatalog:
         token = self._bearer(fresh=fresh_token)
         sent = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **(headers or {})}
         try:
-            return self._exchange(method, path, data, sent)
-        except requests.exceptions.ConnectTimeout as e:
+            answer = self._http.send(method, path, body=data, headers=sent)
+        except NotSentError as e:
             raise self._away(what, e) from e
-        except requests.exceptions.RequestException as e:
+        except NoAnswerError as e:
             if method == "GET":
                 raise self._away(what, e) from e
-            raise OutcomeUnknownError(f"{what}: no answer from {self._uri}: {_first_line(e)}") from e
-
-    def _exchange(
-        self, method: str, path: str, data: bytes | None, headers: dict[str, str]
-    ) -> tuple[int, bytes]:
-        """Send one request; return status and body.
-
-        Raises:
-            requests.exceptions.RequestException: no whole response.
-        """
-        request = requests.PreparedRequest()
-        request.prepare_method(method)
-        request.url = self._uri + path
-        request.headers = CaseInsensitiveDict(headers)
-        request.prepare_body(data, None)
-        answer = self._adapter.send(request, timeout=self._timeout)
-        return answer.status_code, answer.content
+            raise OutcomeUnknownError(f"{what}: no answer from {self._uri}: {e}") from e
+        return answer.status, answer.body
 
     def token(self, *, fresh: bool = False) -> str:
         """A token of this client's principal, for another service that asks the catalog about it.
@@ -316,11 +291,12 @@ class RestCatalog:
         }
         what = "get a token"
         try:
-            status, answer = self._exchange(
-                "POST", "/v1/oauth/tokens", urlencode(form).encode(), FORM_HEADERS
+            found = self._http.send(
+                "POST", "/v1/oauth/tokens", body=urlencode(form).encode(), headers=FORM_HEADERS
             )
-        except requests.exceptions.RequestException as e:
+        except (NotSentError, NoAnswerError) as e:
             raise self._away(what, e) from e
+        status, answer = found.status, found.body
         if status in (400, 401, 403):
             raise UnauthenticatedError(
                 f"the catalog at {self._uri} refuses client {client_id!r}: {_reason(answer)}; {self._remedy}",
@@ -338,7 +314,7 @@ class RestCatalog:
 
     def _away(self, what: str, error: Exception) -> UnavailableError:
         return UnavailableError(
-            f"could not {what}: the catalog at {self._uri} does not answer: {_cause(error)}; wait",
+            f"could not {what}: the catalog at {self._uri} does not answer: {error}; wait",
             uri=self._uri,
         )
 
@@ -380,21 +356,6 @@ def _reason(answer: bytes) -> str:
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         text = answer.decode("utf-8", "replace")
     return (" ".join(text.split()) or "no message")[:ANSWER_CHARS_MAX]
-
-
-def _cause(error: BaseException) -> str:
-    """What went wrong on the way to the catalog, in words: requests and urllib3 wrap it several times."""
-    found = error
-    while inner := _wrapped(found):
-        found = inner
-    text = AROUND.sub("", " ".join(str(found).split()))
-    return (text or type(found).__name__)[:ANSWER_CHARS_MAX]
-
-
-def _wrapped(error: BaseException) -> BaseException | None:
-    """The error that another one has as its reason or as an argument."""
-    held = (getattr(error, "reason", None), *reversed(error.args))
-    return next((one for one in held if isinstance(one, BaseException)), None)
 
 
 def _first_line(error: Exception) -> str:

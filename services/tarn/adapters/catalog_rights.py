@@ -9,14 +9,11 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import orjson
-import requests
-from requests.adapters import HTTPAdapter
-from requests.structures import CaseInsensitiveDict
 
+from tarn.adapters.http_client import HttpClient, NoAnswerError, NotSentError
 from tarn.core.errors import ForbiddenError, NoSuchTableError, UnauthenticatedError, UnavailableError
 from tarn.core.table_catalog import TableName
 
-CONNECT_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 20.0
 LEVEL_SEPARATOR = "\x1f"
 NOTHING = orjson.dumps({"requirements": [], "updates": []})
@@ -31,7 +28,7 @@ class CatalogRights:
 
     def __init__(self, uri: str) -> None:
         self._uri = uri.rstrip("/")
-        self._adapter = HTTPAdapter(max_retries=0, pool_maxsize=16)
+        self._http = HttpClient(uri, read_timeout_s=READ_TIMEOUT_S)
 
     def writer(self, token: str, table: TableName) -> str:
         """The client id of the token's principal, which may write the table.
@@ -50,20 +47,14 @@ class CatalogRights:
             raise UnavailableError(f"the catalog at {self._uri} does not say whose token it is: {e!r}") from e
 
     def _ask(self, method: str, path: str, token: str, body: bytes | None, table: TableName) -> bytes:
-        request = requests.PreparedRequest()
-        request.prepare_method(method)
-        request.url = self._uri + path
-        request.headers = CaseInsensitiveDict(
-            {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        )
-        request.prepare_body(body, None)
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
-            answer = self._adapter.send(request, timeout=(CONNECT_TIMEOUT_S, READ_TIMEOUT_S))
-            status, text = answer.status_code, answer.content
-        except requests.exceptions.RequestException as e:
+            answer = self._http.send(method, path, body=body, headers=headers)
+        except (NotSentError, NoAnswerError) as e:
             raise UnavailableError(
-                f"the catalog at {self._uri} does not say who may write {table}: {type(e).__name__}; wait"
+                f"the catalog at {self._uri} does not say who may write {table}: {e}; wait"
             ) from e
+        status, text = answer.status, answer.body
         if 200 <= status < 300:
             return text
         reason = _reason(text)

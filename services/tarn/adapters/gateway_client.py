@@ -7,10 +7,8 @@ from typing import Literal, Protocol
 from urllib.parse import quote
 
 import orjson
-import requests
-from requests.adapters import HTTPAdapter
-from requests.structures import CaseInsensitiveDict
 
+from tarn.adapters.http_client import CONNECTIONS_MAX, HttpClient, NoAnswerError, NotSentError
 from tarn.core.errors import (
     ConflictError,
     ForbiddenError,
@@ -21,7 +19,6 @@ from tarn.core.errors import (
     UnavailableError,
 )
 
-CONNECT_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 75.0
 """The gateway answers within 60 s: it reads a body for 30 s at most, and waits 30 s for the commit."""
 RETRY_S = 1.0
@@ -71,16 +68,20 @@ class GatewayClient:
     """
 
     def __init__(
-        self, uri: str, *, token: Token, connections_max: int = 16, durability: Durability = "lake"
+        self,
+        uri: str,
+        *,
+        token: Token,
+        connections_max: int = CONNECTIONS_MAX,
+        durability: Durability = "lake",
     ) -> None:
         self._durability = durability
-        self._uri = uri.rstrip("/")
         self._token = token
-        self._adapter = HTTPAdapter(max_retries=0, pool_maxsize=connections_max)
+        self._http = HttpClient(uri, read_timeout_s=READ_TIMEOUT_S, connections_max=connections_max)
 
     def close(self) -> None:
         """Close idle connections."""
-        self._adapter.close()
+        self._http.close()
 
     def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
         """Send rows once, or twice if the token has ended.
@@ -105,24 +106,18 @@ class GatewayClient:
         return _meaning(status, answer, retry_s, table)
 
     def _send(self, table: str, body: bytes, kind: str, key: str, *, fresh: bool) -> tuple[int, bytes, float]:
-        request = requests.PreparedRequest()
-        request.prepare_method("POST")
         name = ".".join(quote(level, safe="") for level in table.split("."))
-        request.url = f"{self._uri}/v1/tables/{name}/rows?durability={self._durability}"
+        path = f"/v1/tables/{name}/rows?durability={self._durability}"
         token = self._token(fresh=fresh)
-        request.headers = CaseInsensitiveDict(
-            {"Authorization": f"Bearer {token}", "Content-Type": kind, "Idempotency-Key": key}
-        )
-        request.prepare_body(body, None)
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind, "Idempotency-Key": key}
         try:
-            answer = self._adapter.send(request, timeout=(CONNECT_TIMEOUT_S, READ_TIMEOUT_S))
-            found = answer.content
-        except requests.exceptions.ConnectTimeout as e:
-            raise _away(self._uri, e) from e
-        except requests.exceptions.RequestException as e:
+            answer = self._http.send("POST", path, body=body, headers=headers)
+        except NotSentError as e:
+            raise _away(self._http.uri, e) from e
+        except NoAnswerError as e:
             # It may have arrived before the connection broke.
             raise OutcomeUnknownError(
-                f"the gateway at {self._uri} did not answer ({type(e).__name__}); the rows may be in "
+                f"the gateway at {self._http.uri} did not answer ({e}); the rows may be in "
                 f"{table}: repeat them with the key {key}",
                 key=key,
             ) from e
@@ -130,12 +125,12 @@ class GatewayClient:
             retry_s = float(answer.headers.get("Retry-After", RETRY_S))
         except ValueError:
             retry_s = RETRY_S
-        return answer.status_code, found, retry_s
+        return answer.status, answer.body, retry_s
 
 
 def _away(uri: str, error: Exception) -> UnavailableError:
     return UnavailableError(
-        f"the gateway at {uri} does not answer ({type(error).__name__}); nothing was written",
+        f"the gateway at {uri} does not answer ({error}); nothing was written",
         retry_after_s=RETRY_S,
     )
 

@@ -10,12 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-import requests
-from urllib3 import HTTPConnectionPool
-from urllib3.connection import HTTPConnection
-from urllib3.exceptions import MaxRetryError, NameResolutionError, ProtocolError
 
-from tarn.adapters import catalog_client
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.core.errors import (
     AlreadyExistsError,
@@ -106,7 +101,7 @@ def catalog(script: Script) -> Iterator[RestCatalog]:
     )
     yield made
     silence.set()
-    made._adapter.close()
+    made._http.close()
     server.shutdown()
     server.server_close()
     thread.join()
@@ -235,25 +230,3 @@ def test_a_catalog_that_is_away_is_said_in_one_clause() -> None:
     assert found.value.message == (
         f"could not get a token: the catalog at {uri} does not answer: Connection refused; wait"
     )
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (requests.ReadTimeout("HTTPConnectionPool(host='c', port=8181): Read timed out."), "Read timed out."),
-        (
-            requests.ConnectionError(
-                MaxRetryError(
-                    HTTPConnectionPool("c"),
-                    "/v1",
-                    NameResolutionError("c", HTTPConnection("c"), OSError("?")),
-                )
-            ),
-            "Failed to resolve 'c' (?)",
-        ),
-        (requests.ConnectionError(ProtocolError("aborted", ConnectionResetError(104, "reset"))), "reset"),
-        (requests.ConnectionError(), "ConnectionError"),
-    ],
-)
-def test_the_cause_is_what_is_wrapped(error: requests.RequestException, words: str) -> None:
-    assert catalog_client._cause(error) == words
