@@ -74,7 +74,8 @@ class HttpClient:
             raise InvalidError(f"{uri!r} is no address of a server; give one as in http://catalog:8181")
         self._path = parts.path
         self._timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s)
-        self._pool = urllib3.connection_from_url(self.uri, maxsize=connections_max)
+        self._connections_max = connections_max
+        self._pool = self._new_pool()
 
     def send(self, method: str, path: str, *, body: bytes | None, headers: Mapping[str, str]) -> Answer:
         """Send a request, and read the whole answer.
@@ -106,8 +107,12 @@ class HttpClient:
         return Answer(status=answer.status, body=answer.data, headers=answer.headers)
 
     def close(self) -> None:
-        """Close the connections that are kept."""
-        self._pool.close()
+        """Close the connections that are kept; a request after it opens others."""
+        old, self._pool = self._pool, self._new_pool()
+        old.close()
+
+    def _new_pool(self) -> urllib3.HTTPConnectionPool:
+        return urllib3.connection_from_url(self.uri, maxsize=self._connections_max)
 
 
 def cause(error: BaseException) -> str:

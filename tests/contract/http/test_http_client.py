@@ -121,6 +121,13 @@ def test_a_connection_is_kept(served: Served, client: HttpClient) -> None:
     assert len(served.connections) == 1
 
 
+def test_a_client_that_was_closed_opens_another_connection(served: Served, client: HttpClient) -> None:
+    client.send("GET", "/ok", body=None, headers={})
+    client.close()
+    client.send("GET", "/ok", body=None, headers={})
+    assert len(served.connections) == 2
+
+
 def test_a_redirect_is_an_answer(served: Served, client: HttpClient) -> None:
     assert client.send("GET", "/moved", body=None, headers={}).status == 302
     assert len(served.seen) == 1
