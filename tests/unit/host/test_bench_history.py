@@ -42,7 +42,20 @@ def test_each_metric_may_grow_by_a_fifth(name: str) -> None:
     words, floor = history.METRICS[name]
     grown = max(121.0, 101.0 + floor)
     assert missed(run(**{name: 100.0 + max(20.0, floor)})) == []
-    assert missed(run(**{name: grown})) == [f"{words}: 100 to {grown:,.0f}, {grown / 100:.2f} times"]
+    assert missed(run(**{name: grown}))[0] == f"{words}: 100 to {grown:,.0f}, {grown / 100:.2f} times"
+
+
+@pytest.mark.parametrize("name", history.SAWTEETH)
+def test_the_most_in_either_half_is_compared_where_a_merge_makes_teeth(name: str) -> None:
+    found = run(**{name: 130.0})
+    words = f"{history.METRICS[name][0]}, the most in either half: "
+    assert f"{words}100 and 130" in missed(found)
+    found["tenths"][4][name] = 108.0
+    assert f"{words}108 and 130" in missed(found)
+    found["tenths"][0][name] = 109.0
+    assert (True, f"{words}109 and 130") in history.verdict(found)
+    found["tenths"][5][name] = 131.0
+    assert f"{words}109 and 131" in missed(found)
 
 
 def test_what_was_not_measured_is_not_reached() -> None:

@@ -39,6 +39,8 @@ METRICS = {
     "metadata_bytes": ("metadata.json, bytes", 5_000.0),
 }
 """Metric -> words, and the growth that is within the noise of two samples."""
+SAWTEETH = ("files", "manifests")
+"""Metrics that rise until a merge and fall: of these the most in either half of a run is compared too."""
 ABOUT = """Messages of 200 bytes come at {rate:,.0f} a second into one table, from a topic of 4 partitions,
 by an ingest service of its own. Trino plans and counts the table every few seconds; a reader looks for new
 rows 20 times a second. *Steady* commits once a second for {minutes:g} minutes. *Fast* commits as often as
@@ -47,7 +49,8 @@ below the table, the store's own headers included. After the run the messages st
 most {settle:g} more minutes, and stored is compared with live.
 
 The number of data files rises to some sixteen of a minute each and falls when they are merged again, as
-docs/ingestion.md says under Small files: the last tenth of half an hour is not far from the top.
+docs/ingestion.md says under Small files; that of manifests does too. So the most in either half of a run is
+compared as well as the tenths, of which the last may be at the top and the first at the bottom.
 """
 
 
@@ -240,6 +243,11 @@ def verdict(run: Mapping[str, Any]) -> list[tuple[bool, str]]:
         found.append(
             (kept, f"{words}: {_figure(was)} to {_figure(now)}, {now / was:.2f} times" if was else words)
         )
+    for name in SAWTEETH:
+        halves = run["tenths"][: TENTHS // 2], run["tenths"][TENTHS // 2 :]
+        was, now = (max(tenth[name] for tenth in half) for half in halves)
+        words = f"{METRICS[name][0]}, the most in either half: {_figure(was)} and {_figure(now)}"
+        found.append((now <= GROWTH_MAX * was, words))
     settled = run["settled"]
     times = settled["stored_bytes"] / settled["live_bytes"]
     found.append(
