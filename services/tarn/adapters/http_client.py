@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import urllib3
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError
 
 from tarn.core.errors import InvalidError
 
@@ -97,10 +97,9 @@ class HttpClient:
                 body=body,
                 headers=headers,
                 timeout=self._timeout,
-                retries=False,
-                redirect=False,
+                retries=False,  # nor follows a redirect
             )
-        except (ConnectTimeoutError, NewConnectionError) as e:
+        except ConnectTimeoutError as e:  # a refused connection, or a name without an address, is one too
             raise NotSentError(cause(e)) from e
         except HTTPError as e:
             raise NoAnswerError(cause(e)) from e

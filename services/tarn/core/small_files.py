@@ -14,7 +14,6 @@ from typing import Any
 from tarn.core.table_state import WrittenFile
 
 EVERY_S = 60.0
-URGENT_S = 3 * EVERY_S
 FIRST_LEVEL_MIN = 8
 NEXT_LEVEL_MIN = 16
 FILES_MAX = 128
@@ -63,20 +62,16 @@ class SmallFiles:
                 self._held.setdefault((level, file.spec_id, file.partition), []).append(file)
                 self._count += 1
 
-    def due(self, now_s: float, *, urgent: bool = False, rows_max: int = ROWS_MAX) -> Group | None:
+    def due(self, now_s: float, *, rows_max: int = ROWS_MAX) -> Group | None:
         """The group to merge now, if there is one; a file that is too large to go with the next is forgotten.
 
         Args:
             now_s: monotonic time in seconds.
-            urgent: only if merging is long overdue.
             rows_max: rows of the files that are merged into one.
         """
         if self._merged_s is None:
             self._merged_s = now_s
-        since_s = now_s - self._merged_s
-        if urgent and since_s < URGENT_S:
-            return None
-        a_while = since_s >= EVERY_S
+        a_while = now_s - self._merged_s >= EVERY_S
         for (level, _, _), files in sorted(self._held.items(), key=lambda item: -item[0][0]):
             enough = NEXT_LEVEL_MIN if level else FIRST_LEVEL_MIN
             if len(files) >= FILES_MAX or (len(files) >= enough and (level or a_while)):

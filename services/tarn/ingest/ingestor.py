@@ -237,7 +237,7 @@ class Ingestor:
                 uncommitted.update(result.after)
                 continue
             if merge is None and commit is None:
-                merge = self._begin_merge(plan.state, merger, now, urgent=bool(due))
+                merge = self._begin_merge(plan.state, merger, now)
                 if merge is not None:
                     continue
             if merge is not None and commit is None and not (due and merged) and merge.done():
@@ -442,14 +442,12 @@ class Ingestor:
             self._table.follow(state)
             self._small_files.clear()
 
-    def _begin_merge(
-        self, state: TableState, merger: Executor, now_s: float, *, urgent: bool
-    ) -> Future[Merged] | None:
-        """Begin to merge small files that are due; if a batch is waiting, only what has waited for long."""
+    def _begin_merge(self, state: TableState, merger: Executor, now_s: float) -> Future[Merged] | None:
+        """Begin to merge small files that are due, also while batches wait: they do not wait for it."""
         if not self.spec.spec.batching.merge_small_files:
             return None
         writer = self._table.writer
-        group = self._small_files.due(now_s, urgent=urgent, rows_max=writer.merge_rows_max)
+        group = self._small_files.due(now_s, rows_max=writer.merge_rows_max)
         if group is None:
             return None
         reason = why_not(state)

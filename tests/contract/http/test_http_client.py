@@ -134,11 +134,14 @@ def test_a_redirect_is_an_answer(served: Served, client: HttpClient) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize("how", ["cut", "half", "silent"])
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [("cut", "without response"), ("half", "IncompleteRead"), ("silent", r"Read timed out\. .*=0\.5")],
+)
 def test_without_a_whole_answer_nothing_is_sent_again(
-    method: str, how: str, served: Served, client: HttpClient
+    method: str, how: str, why: str, served: Served, client: HttpClient
 ) -> None:
-    with pytest.raises(NoAnswerError):
+    with pytest.raises(NoAnswerError, match=why):
         client.send(method, f"/{how}", body=b"x", headers={})
     assert len(served.seen) == 1
 
@@ -159,6 +162,11 @@ def test_where_nobody_listens_nothing_was_sent() -> None:
         with pytest.raises(NotSentError) as found:
             away.send("POST", "/", body=b"x", headers={})
     assert str(found.value) == "Connection refused"
+
+
+def test_to_a_name_without_an_address_nothing_was_sent() -> None:
+    with pytest.raises(NotSentError, match=r"Failed to resolve 'nobody\.invalid'"):
+        HttpClient("http://nobody.invalid:1", read_timeout_s=1).send("POST", "/", body=b"x", headers={})
 
 
 def test_a_connection_that_nobody_takes_in_time_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,8 +285,8 @@ def test_merges_have_their_turn_even_if_a_batch_is_always_waiting() -> None:
         return turn[0] > 1_200
 
     lake.ingestor(spec()).cycle(until)
-    assert len(lake.offsets()) > 1_800, "more than 200 batches, of 8 records and more"
-    assert most[0] < 120
+    assert len(lake.offsets()) > 1_600, "some 200 batches, of 8 records and more"
+    assert most[0] < 40, "merges do not wait until they are long overdue"
     lake.work(lake.ingestor(spec()), turns=900)
     is_whole(lake, topic)
 

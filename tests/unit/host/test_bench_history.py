@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tarn_host.bench import history
+from tarn_host.bench import command, history
 
 from tarn.core.spec import parse_spec
 from tarn_demo.bench import peers as messages
@@ -73,10 +73,23 @@ def test_more_than_three_times_the_live_bytes_and_failed_questions_are_named() -
 def test_the_page_has_a_row_per_tenth_and_the_verdict() -> None:
     page = history.section([run(files=500.0)])
     assert "- **missed**: data files: 100 to 500, 5.00 times.\n" in page
-    assert "### Steady: 1,800 commits in 30.0 minutes, 1,800,000 messages" in page
+    assert "Steady: 1,800 commits in 30.0 minutes, 1,800,000 messages.\n" in page
+    assert "The table is committed to once a second for 30 minutes." in page
+    fast = history.section([{**run(), "kind": "fast"}])
+    assert "`maxLatencySeconds: 0.05` and the machine let it, 10,000 times." in fast
+    assert "Fast: 1,800 commits" in fast
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     assert len(rows) == 1 + history.TENTHS
     assert len({row.count("|") for row in rows}) == 1
+
+
+def test_each_run_is_kept_for_itself() -> None:
+    """So that one of them can be made again."""
+    runs = [run(), {**run(), "kind": "fast"}]
+    kept = command.kept_as("history", runs)
+    assert kept == [("history-steady", [runs[0]]), ("history-fast", [runs[1]])]
+    assert all(kind in command.ABOUT and kind in command.SECTIONS for kind, _ in kept)
+    assert command.kept_as("ingest", runs) == [("ingest", runs)]
 
 
 @pytest.mark.parametrize("kind", list(history.LATENCY_S))

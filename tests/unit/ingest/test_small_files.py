@@ -14,7 +14,6 @@ from tarn.core.small_files import (
     NEXT_LEVEL_MIN,
     REMEMBERED_MAX,
     ROWS_MAX,
-    URGENT_S,
     SmallFiles,
 )
 from tarn.core.table_state import WrittenFile
@@ -107,14 +106,6 @@ def test_a_merged_file_stays_within_its_size_and_the_oldest_go_first() -> None:
     assert group is not None
     assert sum(file.bytes for file in group.files) <= BYTES_MAX
     assert [file.path for file in group.files] == [f"f(){n}" for n in range(BYTES_MAX // size)]
-
-
-def test_while_a_batch_waits_only_what_is_long_overdue_is_due() -> None:
-    held = SmallFiles()
-    held.add(files(20))
-    assert held.due(0.0) is None
-    assert held.due(URGENT_S - 1, urgent=True) is None
-    assert held.due(URGENT_S, urgent=True) is not None
 
 
 def test_a_merged_file_has_a_limit_of_rows_too() -> None:

@@ -43,15 +43,25 @@ SAWTEETH = ("files", "manifests")
 """Metrics that rise until a merge and fall: of these the most in either half of a run is compared too."""
 ABOUT = """Messages of 200 bytes come at {rate:,.0f} a second into one table, from a topic of 4 partitions,
 by an ingest service of its own. Trino plans and counts the table every few seconds; a reader looks for new
-rows 20 times a second. *Steady* commits once a second for {minutes:g} minutes. *Fast* commits as often as
-`maxLatencySeconds: 0.05` and the machine let it, {commits:,} times. Stored are the bytes of the store's files
+rows 20 times a second. {pace} Stored are the bytes of the store's files
 below the table, the store's own headers included. After the run the messages stop, the reaper works for at
 most {settle:g} more minutes, and stored is compared with live.
 
-The number of data files rises to some sixteen of a minute each and falls when they are merged again, as
-docs/ingestion.md says under Small files; that of manifests does too. So the most in either half of a run is
-compared as well as the tenths, of which the last may be at the top and the first at the bottom.
+{files}
 """
+PACE = {
+    "steady": "The table is committed to once a second for {minutes:g} minutes.",
+    "fast": "The table is committed to as often as `maxLatencySeconds: 0.05` and the machine let it, "
+    "{commits:,} times.",
+}
+FILES = {
+    "steady": """The number of data files rises to some sixteen of a minute each and falls when they are
+merged again, as docs/ingestion.md says under Small files; that of manifests does too. So the most in either
+half of a run is compared as well as the tenths, of which the last may be at the top and the first at the
+bottom.""",
+    "fast": """Data files and manifests rise and fall as they are merged. So the most in either half of a run
+is compared as well as the tenths.""",
+}
 
 
 @dataclass(frozen=True)
@@ -264,30 +274,25 @@ def verdict(run: Mapping[str, Any]) -> list[tuple[bool, str]]:
 
 
 def section(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The section about a set of runs. Pure."""
-    options = runs[0]["options"]
+    """The section about a run. Pure."""
+    (run,) = runs
+    options, tenths = run["options"], run["tenths"]
+    pace = PACE[run["kind"]].format(minutes=options["minutes"], commits=options["commits"])
     parts = [
         ABOUT.format(
-            rate=options["rate"],
-            minutes=options["minutes"],
-            commits=options["commits"],
-            settle=options["settle_minutes"],
-        )
+            rate=options["rate"], pace=pace, settle=options["settle_minutes"], files=FILES[run["kind"]]
+        ),
+        f"\n{run['kind'].capitalize()}: {tenths[-1]['commits']:,} commits in "
+        f"{tenths[-1]['at_s'] / 60:,.1f} minutes, {run['sent']:,} messages.\n\n",
     ]
-    for run in runs:
-        tenths = run["tenths"]
-        parts.append(
-            f"\n### {run['kind'].capitalize()}: {tenths[-1]['commits']:,} commits in "
-            f"{tenths[-1]['at_s'] / 60:,.1f} minutes, {run['sent']:,} messages\n\n"
-        )
-        parts += [f"- {'reached' if ok else '**missed**'}: {words}.\n" for ok, words in verdict(run)]
-        names = [words for words, _ in METRICS.values()]
-        parts.append("\n| tenth | commits | " + " | ".join(names) + " | objects in the store | MB stored |\n")
-        parts.append("|---" * (len(names) + 4) + "|\n")
-        for row in tenths:
-            cells = [_figure(row.get(name)) for name in METRICS]
-            cells += [f"{row['objects']:,}", f"{row['stored_bytes'] / 1e6:,.1f}"]
-            parts.append(f"| {row['tenth']} | {row['commits']:,} | " + " | ".join(cells) + " |\n")
+    parts += [f"- {'reached' if ok else '**missed**'}: {words}.\n" for ok, words in verdict(run)]
+    names = [words for words, _ in METRICS.values()]
+    parts.append("\n| tenth | commits | " + " | ".join(names) + " | objects in the store | MB stored |\n")
+    parts.append("|---" * (len(names) + 4) + "|\n")
+    for row in tenths:
+        cells = [_figure(row.get(name)) for name in METRICS]
+        cells += [f"{row['objects']:,}", f"{row['stored_bytes'] / 1e6:,.1f}"]
+        parts.append(f"| {row['tenth']} | {row['commits']:,} | " + " | ".join(cells) + " |\n")
     return "".join(parts)
 
 
