@@ -100,13 +100,18 @@ class Tables:
         )
 
     def _merge(self) -> None:
-        """Merge small files until `close`; one table after the other, which bounds the memory (ADR 47)."""
-        while not self._ended.wait(MERGE_LOOK_S):
+        """Merge small files until `close`; one table after the other, which bounds the memory (ADR 47).
+
+        Where there was something to merge there may be more: a busy table adds files as fast as they merge.
+        """
+        merged = False
+        while not self._ended.wait(0.0 if merged else MERGE_LOOK_S):
+            merged = False
             for inbox in self._inboxes.all().values():
                 if inbox.merges is None or self._ended.is_set():
                     continue
                 try:
-                    inbox.merges.run_once()
+                    merged |= inbox.merges.run_once()
                 except Exception:
                     log.exception("merge broke", table=str(inbox.name))
 

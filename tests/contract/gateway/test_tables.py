@@ -10,9 +10,11 @@ import pytest
 
 from tarn.core.errors import UnavailableError
 from tarn.core.table_catalog import TableName
+from tarn.gateway import tables as tables_module
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.inboxes import IDLE_S
 from tarn.gateway.logs import Logs
+from tarn.gateway.merges import Merges
 from tarn.gateway.tables import Tables
 from tarn.gateway.writes import BusyError, Receipt
 from tarn.testing.memory_log import MemoryLogs
@@ -115,3 +117,24 @@ def test_logs_give_way_as_tables_do_and_say_what_else_there_is(clock: Clock) -> 
     assert logs.close(wait_s=10)
     with pytest.raises(UnavailableError, match="nothing was written"):
         logs.inbox(B)
+
+
+def test_merges_go_on_without_a_pause_while_there_is_one_to_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Merges] = []
+    over = threading.Event()
+
+    def run_once(merges: Merges) -> bool:
+        monkeypatch.setattr(tables_module, "MERGE_LOOK_S", 3_600.0)
+        looks.append(merges)
+        if len(looks) == 9:
+            over.set()
+        return len(looks) < 9
+
+    monkeypatch.setattr(tables_module, "MERGE_LOOK_S", 0.2)
+    monkeypatch.setattr(Merges, "run_once", run_once)
+    lake = lake_with_table()
+    made = Tables(lake.context(), lake.objects, tables_max=2)
+    made.inbox(A)
+    assert over.wait(20)
+    assert made.close(wait_s=10)
+    assert len(looks) == 9, "then it looks again after a while"

@@ -24,7 +24,7 @@ METRICS = {
     "rate": ("writes a second", True, 0.0),
     "p50_ms": ("p50, ms", False, 2.0),
     "p99_ms": ("p99, ms", False, 20.0),
-    "files": ("data files", False, 64.0),
+    "file_mb": ("MB of a data file, on average", True, 0.0),
     "metadata_bytes": ("metadata.json, bytes", False, 1_000.0),
     "gateway": ("gateway's memory, MiB", False, 16.0),
     "catalog": ("catalog's memory, MiB", False, 8.0),
@@ -33,6 +33,7 @@ METRICS = {
 ABOUT = """{producers} producers as above write for {minutes:g} minutes into one table, `durability=lake`, and
 small files are merged and the reaper works meanwhile. From the first to the last tenth of the time none of
 the figures below may get worse by more than a fifth, and by more than samples differ ({floors}).
+Data files become more as the table grows, and must not become smaller.
 Memory is `anon` of the control groups at the end of each tenth;
 stored are the bytes of the store's files below the table, its own headers included. Rows are counted at the
 end: one too few or too many ends the benchmark.
@@ -146,8 +147,9 @@ def looked(own: Own) -> dict[str, Any]:
 
 
 def figures(tenth: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a tenth, with its rate. Pure."""
-    return {**tenth, "rate": tenth["acked"] / tenth["seconds"]}
+    """The figures of a tenth, with its rate and the mean size of a data file. Pure."""
+    size = tenth["live_bytes"] / 1e6 / max(1, tenth["files"])
+    return {**tenth, "rate": tenth["acked"] / tenth["seconds"], "file_mb": size}
 
 
 def summary(tenth: Mapping[str, Any]) -> str:
@@ -169,7 +171,8 @@ def verdict(run: Mapping[str, Any]) -> list[tuple[bool, str]]:
             found.append((False, f"{words}: not measured"))
             continue
         kept = now * GROWTH_MAX >= was if rises else now <= GROWTH_MAX * was or now - was <= floor
-        found.append((kept, f"{words}: {was:,.0f} to {now:,.0f}"))
+        digits = 2 if name == "file_mb" else 0
+        found.append((kept, f"{words}: {was:,.{digits}f} to {now:,.{digits}f}"))
     whole = run["whole"]
     found.append(
         (not whole["failed"], f"{whole['acked']:,} writes answered, {whole['failed']} producers failed")
