@@ -166,8 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runs = module.measure(sizes)
             if getattr(options, "quick", False):
                 return _show(SECTIONS[options.verb](runs))
-            for kind, some in kept_as(options.verb, runs):
-                _keep(kind, f"scripts/bench {options.verb} {sizes.words()}", some)
+            for name, some in kept_as(options.verb, runs):
+                _keep(name, f"scripts/bench {options.verb} {sizes.words()}", some)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
         line(f"wrote {REPORT.relative_to(ROOT)}")
     except StopError as error:
