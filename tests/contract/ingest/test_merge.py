@@ -286,7 +286,32 @@ def test_merges_have_their_turn_even_if_a_batch_is_always_waiting() -> None:
 
     lake.ingestor(spec()).cycle(until)
     assert len(lake.offsets()) > 1_600, "some 200 batches, of 8 records and more"
-    assert most[0] < 40, "merges do not wait until they are long overdue"
+    assert most[0] < 120
+    lake.work(lake.ingestor(spec()), turns=900)
+    is_whole(lake, topic)
+
+
+def test_a_stream_that_is_never_up_to_date_is_merged_each_minute_too() -> None:
+    """Whenever a commit ends, the next batch has waited long enough: no look finds it idle."""
+    lake, topic = lake_with()
+    topic.send(0, *(order(n) for n in range(2_000)))
+    turn, most, made = [0], [0], [0]
+
+    def executor() -> SteppedExecutor:
+        """Of a plan, the first is that of merges, which run at once; a commit only when it is waited for."""
+        made[0] += 1
+        return SteppedExecutor() if made[0] % 2 else SteppedExecutor(lambda: False)
+
+    def until() -> bool:
+        turn[0] += 1
+        lake.clock.now_s += 0.5
+        if turn[0] % 10 == 0:
+            most[0] = max(most[0], len(lake.files()))
+        return turn[0] > 600
+
+    Ingestor(spec(), replace(lake.context(), executor=executor)).cycle(until)
+    assert len(lake.offsets()) > 900, "more than 90 batches of ten records"
+    assert most[0] < 60
     lake.work(lake.ingestor(spec()), turns=900)
     is_whole(lake, topic)
 
