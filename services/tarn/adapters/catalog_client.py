@@ -48,6 +48,9 @@ class RestCatalog:
         scope: OAuth2 scope.
         read_timeout_s: read timeout of a request, in seconds.
         clock: monotonic time in seconds.
+
+    Raises:
+        InvalidError: `uri` is no address of a server.
     """
 
     def __init__(
@@ -61,13 +64,13 @@ class RestCatalog:
         read_timeout_s: float = READ_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._uri = uri.rstrip("/")
         self._warehouse = warehouse
         self._credential = credential
         self._remedy = remedy
         self._scope = scope
         self._clock = clock
         self._http = HttpClient(uri, read_timeout_s=read_timeout_s)
+        self._uri = self._http.uri
         self._lock = threading.Lock()
         self._token: str | None = None
         self._token_until_s = 0.0

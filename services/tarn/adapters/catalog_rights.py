@@ -27,8 +27,8 @@ class CatalogRights:
     """
 
     def __init__(self, uri: str) -> None:
-        self._uri = uri.rstrip("/")
         self._http = HttpClient(uri, read_timeout_s=READ_TIMEOUT_S)
+        self._uri = self._http.uri
 
     def writer(self, token: str, table: TableName) -> str:
         """The client id of the token's principal, which may write the table.

@@ -65,6 +65,9 @@ class GatewayClient:
         token: gives tokens of the principal.
         connections_max: connections that are kept.
         durability: `lake`, or `log`: an answer comes once Kafka has the rows.
+
+    Raises:
+        InvalidError: `uri` is no address of a server.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """HTTP client of one server: each request is sent once; no repeats, redirects, cookies or proxies.
 
-urllib3 alone: what `requests` does around it is used by none of these clients, and takes as long as the
-sending itself.
+urllib3 alone: what `requests` does around it, none of these clients uses, and every commit would pay for it.
 """
 
 from __future__ import annotations

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.spark_remote import with_token
 from tarn.cli.ports import Clock
 from tarn.cli.settings import Settings, load_secrets
-from tarn.core.errors import CorruptStateError, UnavailableError
+from tarn.core.errors import CorruptStateError
 from tarn.core.table_catalog import TableName
 from tarn_demo.bench import ingest
 from tarn_demo.bench.lines import printed
@@ -27,14 +28,13 @@ from tarn_demo.flight_tables import FlightTables
 from tarn_demo.flights import dataset
 from tarn_demo.flights.events import Stream
 from tarn_demo.flights.pace import AllAtOnce
-from tarn_demo.flights.producer import Topic, ends_in
+from tarn_demo.flights.producer import ends_in
 from tarn_demo.flights.resume import is_finished, plan
 from tarn_demo.loading import LAYERS, Lake, Limits, LoadProgress, is_complete, load
 from tarn_jobs.pipeline import Pipeline, Step
 from tarn_jobs.schema import SILVER
 
 LOOK_S = 0.5
-BRONZE_S_MAX = 120.0
 
 
 @dataclass(slots=True)
@@ -96,7 +96,6 @@ def in_steps(
     open_session: Callable[[Callable[[Step], None]], AbstractContextManager[Pipeline]],
     *,
     steps: int,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[dict[str, Any]]:
     """Send the stream in equal parts; after each, when bronze holds it, run one cycle of the pipeline.
 
@@ -106,7 +105,6 @@ def in_steps(
         stream: what is sent.
         open_session: returns a context with the pipeline, which calls its argument after each commit.
         steps: number of parts.
-        clock: monotonic time in seconds.
 
     Yields:
         What each step took: see `step_of`.
@@ -123,10 +121,10 @@ def in_steps(
             if is_finished(play, ends):
                 break
             upto = len(stream) * number // steps
-            began = clock()
+            began = time.monotonic()
             sent = context.topic.play(stream, AllAtOnce(), play, end=upto)
-            await_bronze(lake, context.topic, clock)
-            in_bronze = clock()
+            ingest.await_bronze(partial(is_in_bronze, lake, context.topic.end_offsets()))
+            in_bronze = time.monotonic()
             made.clear()
             commits = pipeline.cycle()
             yield {
@@ -134,12 +132,17 @@ def in_steps(
                 "steps": steps,
                 "messages": sent,
                 "bronze_s": round(in_bronze - began, 3),
-                "cycle_s": round(clock() - in_bronze, 3),
+                "cycle_s": round(time.monotonic() - in_bronze, 3),
                 "commits": commits,
                 **step_of(made),
                 **held(context.catalog),
             }
     require_whole(stream, lake, ingest.count(context))
+
+
+def is_in_bronze(lake: Lake, ends: Mapping[int, int]) -> bool:
+    """Whether bronze holds everything before these offsets."""
+    return lake.layers()["bronze"].covers(ends)
 
 
 def step_of(made: Sequence[Step]) -> dict[str, Any]:
@@ -163,21 +166,6 @@ def held(catalog: RestCatalog) -> dict[str, int]:
         "silver_snapshots": len(silver.metadata.get("snapshots") or []),
         "bronze_files": bronze.total("data-files") or 0,
     }
-
-
-def await_bronze(lake: Lake, topic: Topic, clock: Callable[[], float] = time.monotonic) -> None:
-    """Wait until bronze holds the topic.
-
-    Raises:
-        UnavailableError: it does not within `BRONZE_S_MAX`.
-    """
-    until, ends = clock() + BRONZE_S_MAX, topic.end_offsets()
-    while not lake.layers()["bronze"].covers(ends):
-        if clock() > until:
-            raise UnavailableError(
-                f"bronze did not take everything within {BRONZE_S_MAX:.0f} s; see the logs of ingest"
-            )
-        time.sleep(LOOK_S / 5)
 
 
 def require_whole(stream: Stream, lake: Lake, count: Mapping[str, int]) -> None:

@@ -191,7 +191,7 @@ def fresh(context: BenchContext, *, rate: float, seconds: float) -> dict[str, An
         try:
             sent = produce(context, events=int(rate * seconds), pace=Rate(rate))
             ends = {int(p): end for p, end in sent["ends"].items()}
-            _wait(lambda: seen.covers(ends))
+            await_bronze(lambda: seen.covers(ends))
         finally:
             stop.set()
             watcher.join(timeout=30)
@@ -246,10 +246,19 @@ def polls_until(source: TopicReader, goal: int) -> Any:
             raise UnavailableError(f"the topic gave nothing for {STALL_S_MAX:.0f} s; see the logs of kafka")
 
 
-def _wait(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + STALL_S_MAX
+def await_bronze(holds: Callable[[], bool], *, clock: Callable[[], float] = time.monotonic) -> None:
+    """Wait until bronze holds what was sent.
+
+    Args:
+        holds: whether it does.
+        clock: monotonic time in seconds.
+
+    Raises:
+        UnavailableError: it does not within `STALL_S_MAX`.
+    """
+    until = clock() + STALL_S_MAX
     while not holds():
-        if time.monotonic() > until:
+        if clock() > until:
             raise UnavailableError(
                 f"bronze did not take everything within {STALL_S_MAX:.0f} s; see the logs of ingest"
             )
