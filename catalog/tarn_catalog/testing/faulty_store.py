@@ -3,6 +3,7 @@
 LOST_REPLY  the write is done, the response is lost
 RESET       the connection breaks before anything is done
 LATE        no response, and the write arrives later: at `settle()` or after `late_ops` more operations
+            (a delete of many keys: no response, and every second key is gone)
 CONFLICT    refused although the precondition holds (S3's 409 ConditionalRequestConflict)
 BUSY        503, nothing done
 BUSY_DONE   503 from a proxy, although the write was done
@@ -14,13 +15,13 @@ CRASH_DONE  the process dies right after the operation was done
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from tarn.core.object_store import (
     Listed,
-    ObjectStore,
+    ReapedStore,
     StoreBusyError,
     Stored,
     StoreDeniedError,
@@ -92,7 +93,7 @@ class FaultyStore:
         late_ops: after how many operations a late write arrives; None: at `settle()` only.
     """
 
-    def __init__(self, inner: ObjectStore, plan: Plan = no_faults, *, late_ops: int | None = None) -> None:
+    def __init__(self, inner: ReapedStore, plan: Plan = no_faults, *, late_ops: int | None = None) -> None:
         self.inner = inner
         self.plan = plan
         self.seen: list[Op] = []
@@ -180,6 +181,16 @@ class FaultyStore:
         if fault is not None:
             raise StoreOutcomeUnknownError(f"delete of {key}: a fault on purpose")
         self.inner.delete(key)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """See `ReapedStore.delete_many`."""
+        fault = self._next("delete", keys[0])
+        done = {None: keys, Fault.CRASH_DONE: keys, Fault.LOST_REPLY: keys, Fault.LATE: keys[::2]}
+        self.inner.delete_many(done.get(fault, []))
+        if fault in (Fault.CRASH, Fault.CRASH_DONE):
+            raise Crash(f"delete {len(keys)} objects")
+        if fault is not None:
+            raise StoreOutcomeUnknownError(f"delete of {len(keys)} objects: a fault on purpose")
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
         """See `ObjectStore.list`."""

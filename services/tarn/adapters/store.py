@@ -15,14 +15,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import obstore
 from obstore import exceptions as vendor
 from obstore.store import S3Store as VendorS3Store
 
 from tarn.core.object_store import (
+    DELETED_AT_ONCE_MAX,
     Listed,
     StoreBusyError,
     Stored,
@@ -47,6 +49,10 @@ REQUEST_TIMEOUT_MS = 8_000
 BROKEN_OFF = ("<Code>RequestTimeout</Code>", "<Code>IncompleteBody</Code>")
 NO_ROOM = ("drive path full", "XMinioStorageFull")
 _STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"\(code: (\w+)\)$")
+# Codes of single keys in the answer to a request that deletes many, whose own status is 200.
+DENIED = ("AccessDenied", "AllAccessDisabled")
+BUSY = ("SlowDown", "SlowDownWrite", "ServiceUnavailable")
 
 
 def _first_line(error: BaseException) -> str:
@@ -56,6 +62,16 @@ def _first_line(error: BaseException) -> str:
 def _status(error: BaseException) -> int | None:
     found = _STATUS.search(_first_line(error))
     return int(found.group(1)) if found else None
+
+
+def _code(error: BaseException) -> str | None:
+    found = _CODE.search(str(error).split("\n", 1)[0])
+    return found.group(1) if found else None
+
+
+def _check_count(keys: Sequence[str]) -> None:
+    if len(keys) > DELETED_AT_ONCE_MAX:
+        raise ValueError(f"{len(keys)} keys to delete at once: at most {DELETED_AT_ONCE_MAX} are allowed")
 
 
 class S3Store:
@@ -75,23 +91,22 @@ class S3Store:
         self.endpoint = endpoint
         self.bucket = bucket
         self._sleep = sleep
-        self._store = VendorS3Store(
-            bucket,
-            endpoint=endpoint,
-            region=region,
-            access_key_id=access_key_id,
-            secret_access_key=secret_access_key,
-            virtual_hosted_style_request=False,
-            # One DELETE per key: in a bulk response, a permission error looks like any other failure.
-            disable_bulk_delete=True,
-            client_options={
+        self._settings: dict[str, Any] = {
+            "endpoint": endpoint,
+            "region": region,
+            "access_key_id": access_key_id,
+            "secret_access_key": secret_access_key,
+            "virtual_hosted_style_request": False,
+            "client_options": {
                 "allow_http": endpoint.startswith("http://"),
                 "connect_timeout": timedelta(milliseconds=CONNECT_TIMEOUT_MS),
                 "timeout": timedelta(milliseconds=request_timeout_ms),
                 "pool_idle_timeout": timedelta(seconds=20),
             },
-            retry_config={"max_retries": 0},
-        )
+            "retry_config": {"max_retries": 0},
+        }
+        # One key is deleted by DELETE: only its answer has a status of its own.
+        self._store = VendorS3Store(bucket, disable_bulk_delete=True, **self._settings)
 
     def __repr__(self) -> str:
         return f"S3Store({self.endpoint}/{self.bucket})"
@@ -141,6 +156,25 @@ class S3Store:
             return
         except (vendor.BaseError, OSError) as e:
             self._raise_write(e, f"delete {key}")
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """See `ReapedStore.delete_many`: S3's DeleteObjects."""
+        _check_count(keys)
+        try:
+            obstore.delete(self._many, keys)
+        except (vendor.BaseError, OSError) as e:
+            what, code = f"delete {len(keys)} objects", _code(e)
+            if code in DENIED:
+                raise self._denied(e, what) from e
+            if code in BUSY:
+                raise StoreBusyError(
+                    f"could not {what}: the store at {self.endpoint} asks to slow down: {_first_line(e)}"
+                ) from e
+            self._raise_write(e, what)
+
+    @cached_property
+    def _many(self) -> VendorS3Store:
+        return VendorS3Store(self.bucket, **self._settings)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
         """See `ObjectStore.list`. The whole listing is read before the first key is yielded."""
@@ -276,6 +310,12 @@ class MemoryStore:
             self._objects.pop(key, None)
             self._tags.pop(key, None)
 
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """See `ReapedStore.delete_many`."""
+        _check_count(keys)
+        for key in keys:
+            self.delete(key)
+
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
         """See `ObjectStore.list`."""
         with self._lock:
@@ -360,6 +400,12 @@ class FileStore:
         if path.exists():
             path.unlink(missing_ok=True)
             _sync(path.parent)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """See `ReapedStore.delete_many`."""
+        _check_count(keys)
+        for key in keys:
+            self.delete(key)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
         """See `ObjectStore.list`."""

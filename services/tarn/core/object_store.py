@@ -11,13 +11,15 @@ Whether to repeat a write is the caller's decision (invariant I3).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tarn.core.errors import ConflictError, ForbiddenError, OutcomeUnknownError, UnavailableError
 
 PART_BYTES = 4 * 1024 * 1024
+DELETED_AT_ONCE_MAX = 1_000
+"""Keys in one request to delete; S3's limit."""
 
 
 class StoreRefusedError(ConflictError):
@@ -113,6 +115,23 @@ class ObjectStore(Protocol):
         Raises:
             StoreUnavailableError: the store does not respond.
             StoreDeniedError: the credentials lack permission.
+        """
+
+
+class ReapedStore(ObjectStore, Protocol):
+    """An `ObjectStore` that deletes many objects in one request, as the reaper does."""
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Delete keys, in any order; missing keys are not errors. After an error, any of them may be gone.
+
+        Args:
+            keys: at most `DELETED_AT_ONCE_MAX`.
+
+        Raises:
+            ValueError: too many keys; nothing was deleted.
+            StoreOutcomeUnknownError: no response, or the store failed to delete some of them.
+            StoreBusyError: the store asks the client to slow down.
+            StoreDeniedError: the credentials lack permission for some of them.
         """
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -239,12 +240,32 @@ def dead_manifests(
     return found
 
 
-def may_hold(manifest: ListedManifest, dead: Collection[ListedManifest]) -> bool:
-    """Whether a kept manifest can reference a file that was live in one of the dead ones.
+def holders(
+    kept: Iterable[Sequence[ListedManifest]], dead: Collection[ListedManifest]
+) -> list[ListedManifest]:
+    """The manifests in kept lists that can reference a file that was live in one of the dead ones, once each.
 
     A manifest never references a file newer than itself.
     """
-    return manifest.sequence >= min((one.sequence_min for one in dead), default=0)
+    oldest = min((one.sequence_min for one in dead), default=0)
+    known = {manifest.path: manifest for manifests in kept for manifest in manifests}
+    return [manifest for manifest in known.values() if manifest.sequence >= oldest]
+
+
+def sampled(paths: Collection[str], most: int) -> list[str]:
+    """At most about `most` of the paths: all of them, or every second, fourth, eighth by a digest.
+
+    So what is in the sample stays in it while others come and go, and need not be read again.
+    """
+    spread = 1
+    while len(paths) > most * spread:
+        spread *= 2
+    return [path for path in paths if spread == 1 or digest(path) % spread == 0]
+
+
+def digest(path: str) -> int:
+    """A digest of a location, of 64 bits."""
+    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "big")
 
 
 def key_within(location: str, *, bucket: str, root: str) -> str | None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from itertools import islice
 from weakref import WeakValueDictionary
 
 import orjson
@@ -23,7 +23,7 @@ from tarn.core.audit.manifests import ManifestReader
 from tarn.core.catalog_objects import PointerValue, parse_pointer
 from tarn.core.errors import CorruptStateError, TarnError
 from tarn.core.naming import CLAIMS_PREFIX, POINTERS_PREFIX
-from tarn.core.object_store import Listed, ObjectStore
+from tarn.core.object_store import Listed, ReapedStore
 from tarn.core.reap import (
     CLOCK_KEY,
     HOLD_MS,
@@ -42,11 +42,13 @@ from tarn.core.reap import (
     Trust,
     Version,
     dead_manifests,
+    digest,
     folder_of,
+    holders,
     key_within,
-    may_hold,
     read_candidates,
     read_full,
+    sampled,
 )
 from tarn.core.write_keys import FILE_PREFIX, NEEDED_MS
 
@@ -56,10 +58,14 @@ CHAIN_MAX = 50_000
 """Maximum number of metadata files of one table to walk back; earlier ones are kept."""
 RETIRED_MAX = 500
 BURIED_LISTS_MAX = 200
-WAITING_MAX = 4_000
-LISTS_REMEMBERED_MAX = 6_000
+WAITING_MAX = 12_000
+"""Maximum number of manifest lists of one table that are read while their grace period has not passed."""
+LISTS_REMEMBERED_MAX = 30_000
+"""Enough for each of them to be read once, not in each pass: 15 minutes of 33 commits a second."""
 FILES_REMEMBERED_MAX = 300_000
 LOOK_AGAIN_MS = 5_000
+DELETED_TOGETHER_MAX = 100
+"""Maximum number of objects in one request to delete: the pointer is read again between two."""
 PURGED_PER_PASS_MAX = 5_000
 KEYS_EVERY_MS = 60_000
 KEYS_PER_PASS_MAX = 5_000
@@ -142,7 +148,7 @@ class Reaper:
 
     def __init__(
         self,
-        store: ObjectStore,
+        store: ReapedStore,
         manifests: ManifestReader,
         *,
         bucket: str,
@@ -403,10 +409,9 @@ class Reaper:
         still = set(waiting.snapshots.values()) - kept
         gone -= kept | still
         manifests_kept = [self._listed(path, needed=True) for path in kept]
-        # Too many to read them all: neighbours share nearly everything, so sample. Nothing reachable depends
-        # on it.
-        spread = len(still) // WAITING_MAX + 1
-        manifests_kept += [self._listed(path, needed=False) for path in sorted(still)[::spread]]
+        # Neighbours share nearly everything, so a sample is enough if they are too many. Nothing reachable
+        # depends on it.
+        manifests_kept += [self._listed(path, needed=False) for path in sampled(still, WAITING_MAX)]
         dead = dead_manifests((self._listed(path, needed=False) for path in gone), manifests_kept)
         files = self._dead_files(dead, manifests_kept)
         statistics = due.statistics - full.statistics - waiting.statistics
@@ -414,8 +419,8 @@ class Reaper:
         done.statistics += self._delete(statistics, full, guard)
         done.manifests += self._delete(dead, full, guard)
         done.manifest_lists += self._delete(gone, full, guard)
-        for one in ripe:
-            self._store.delete(one.key)
+        for chunk in _chunks([one.key for one in ripe]):
+            self._store.delete_many(chunk)
         for number in old:
             chain[number] = replace(chain[number], removed=Removed())
 
@@ -428,15 +433,13 @@ class Reaper:
         if not table.full.has_keys or (table.keys_ms is not None and now_ms - table.keys_ms < KEYS_EVERY_MS):
             return
         folder = folder_of(table.full.root, bucket=self._bucket, uuid=table_uuid)
-        count = 0
-        for entry in self._files(f"{folder}metadata/{FILE_PREFIX}"):
-            if count >= KEYS_PER_PASS_MAX:
-                break
-            if self._trust.passed(entry.modified_ms, NEEDED_MS):
-                self._store.delete(entry.key)
-                count += 1
-        done.keys += count
-        table.keys_ms = now_ms if count < KEYS_PER_PASS_MAX else None
+        written = self._files(f"{folder}metadata/{FILE_PREFIX}")
+        old = (entry.key for entry in written if self._trust.passed(entry.modified_ms, NEEDED_MS))
+        keys = list(islice(old, KEYS_PER_PASS_MAX))
+        for chunk in _chunks(keys):
+            self._store.delete_many(chunk)
+        done.keys += len(keys)
+        table.keys_ms = now_ms if len(keys) < KEYS_PER_PASS_MAX else None
 
     def _contents(self, lists: Iterable[Candidates]) -> Iterator[Removed]:
         """Yield the contents of candidate lists; lists never change, so each is read once."""
@@ -502,14 +505,14 @@ class Reaper:
             except CorruptStateError as error:
                 log.warning("removed manifest cannot be read", path=path, reason=error.message)
                 continue
-            candidates.update((_digest(entry.path), entry.path) for entry in entries)
+            candidates.update((digest(entry.path), entry.path) for entry in entries)
         if not candidates:
             return {}
         near = max(one.sequence for one in dead.values())
-        others = {m.path: m for manifests in kept for m in manifests if may_hold(m, dead.values())}
-        for manifest in sorted(others.values(), key=lambda m: (m.sequence < near, abs(m.sequence - near))):
-            for digest in self._live_in(manifest.path):
-                candidates.pop(digest, None)
+        others = holders(kept, dead.values())
+        for manifest in sorted(others, key=lambda m: (m.sequence < near, abs(m.sequence - near))):
+            for one in self._live_in(manifest.path):
+                candidates.pop(one, None)
             if not candidates:
                 break
         return dict.fromkeys(candidates.values())
@@ -526,7 +529,7 @@ class Reaper:
             if data is None:
                 raise CorruptStateError(f"the manifest {path} is missing")
             entries = self._reader.file_entries(data, added_snapshot_id=None, trace=None)
-            known = frozenset(_digest(entry.path) for entry in entries)
+            known = frozenset(digest(entry.path) for entry in entries)
             self._live[path] = known
             self._live_count += len(known)
             while self._live_count > FILES_REMEMBERED_MAX and len(self._live) > 1:
@@ -535,14 +538,12 @@ class Reaper:
         return known
 
     def _delete(self, locations: Iterable[str], full: Full, guard: _Guard) -> int:
-        count = 0
-        for location in locations:
-            key = key_within(location, bucket=self._bucket, root=full.root)
-            if key is not None and not key.endswith(METADATA_SUFFIX):
-                guard.check()
-                self._store.delete(key)
-                count += 1
-        return count
+        found = (key_within(location, bucket=self._bucket, root=full.root) for location in locations)
+        keys = [key for key in found if key is not None and not key.endswith(METADATA_SUFFIX)]
+        for chunk in _chunks(keys):
+            guard.check()
+            self._store.delete_many(chunk)
+        return len(keys)
 
     def _get(self, location: str) -> bytes | None:
         for scheme in ("s3", "s3a", "s3n"):
@@ -567,16 +568,13 @@ class Reaper:
             folder = self._purged_folder(entry.key)
             if folder is None or table_uuid in live:
                 continue
-            left = 0
-            for found in self._files(folder):
-                if left >= PURGED_PER_PASS_MAX:
-                    break
-                self._store.delete(found.key)
-                left += 1
-            done.purged += left
-            if left < PURGED_PER_PASS_MAX:
-                for one in lists.get(table_uuid, []):
-                    self._store.delete(one.key)
+            keys = [found.key for found in islice(self._files(folder), PURGED_PER_PASS_MAX)]
+            for chunk in _chunks(keys):
+                self._store.delete_many(chunk)
+            done.purged += len(keys)
+            if len(keys) < PURGED_PER_PASS_MAX:
+                for chunk in _chunks([one.key for one in lists.get(table_uuid, [])]):
+                    self._store.delete_many(chunk)
                 self._store.put(end_key, orjson.dumps({"format": 1, "table-uuid": table_uuid}))
 
     def _purged_folder(self, key: str) -> str | None:
@@ -648,7 +646,7 @@ class _Guard:
         mono_ms: monotonic time in milliseconds.
     """
 
-    def __init__(self, store: ObjectStore, pointer: PointerValue, mono_ms: Callable[[], int]) -> None:
+    def __init__(self, store: ReapedStore, pointer: PointerValue, mono_ms: Callable[[], int]) -> None:
         self._store = store
         self._pointer = pointer
         self._mono_ms = mono_ms
@@ -680,5 +678,6 @@ class _Guard:
         return stored is not None and self._pointer.metadata in read_full(stored.data, key).log
 
 
-def _digest(path: str) -> int:
-    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "big")
+def _chunks(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(keys), DELETED_TOGETHER_MAX):
+        yield keys[start : start + DELETED_TOGETHER_MAX]

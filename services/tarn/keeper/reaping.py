@@ -25,7 +25,7 @@ from tarn.adapters.logging import configure
 from tarn.adapters.service_settings import StoreSettings
 from tarn.core.errors import ForbiddenError, TarnError
 from tarn.core.exit_codes import OK, exit_code
-from tarn.core.object_store import Listed, ObjectStore, Stored
+from tarn.core.object_store import Listed, ReapedStore, Stored
 from tarn.keeper.reaper import RETIRED_MAX, Graces, Pass, Reaper
 
 TRIED_PATH = Path("/tmp/reaper-tried")  # noqa: S108 - the container's own tmpfs; read by the health check
@@ -54,7 +54,7 @@ class Alive:
         alive: file touched after each response.
     """
 
-    def __init__(self, inner: ObjectStore, tried: Path = TRIED_PATH, alive: Path = ALIVE_PATH) -> None:
+    def __init__(self, inner: ReapedStore, tried: Path = TRIED_PATH, alive: Path = ALIVE_PATH) -> None:
         self._inner = inner
         self._tried = tried
         self._alive = alive
@@ -81,6 +81,12 @@ class Alive:
         """See `ObjectStore.delete`."""
         self._touch(self._tried)
         self._inner.delete(key)
+        self._touch(self._alive)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """See `ReapedStore.delete_many`."""
+        self._touch(self._tried)
+        self._inner.delete_many(keys)
         self._touch(self._alive)
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
