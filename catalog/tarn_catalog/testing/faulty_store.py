@@ -184,6 +184,8 @@ class FaultyStore:
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """See `ReapedStore.delete_many`."""
+        if not keys:
+            return
         fault = self._next("delete", keys[0])
         done = {None: keys, Fault.CRASH_DONE: keys, Fault.LOST_REPLY: keys, Fault.LATE: keys[::2]}
         self.inner.delete_many(done.get(fault, []))

@@ -49,10 +49,10 @@ REQUEST_TIMEOUT_MS = 8_000
 BROKEN_OFF = ("<Code>RequestTimeout</Code>", "<Code>IncompleteBody</Code>")
 NO_ROOM = ("drive path full", "XMinioStorageFull")
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"\(code: (\w+)\)$")
+_CODE = re.compile(r"\(code: (\w+)\)$|<Code>(\w+)</Code>")
 # Codes of single keys in the answer to a request that deletes many, whose own status is 200.
-DENIED = ("AccessDenied", "AllAccessDisabled")
-BUSY = ("SlowDown", "SlowDownWrite", "ServiceUnavailable")
+DENIED = {"AccessDenied", "AllAccessDisabled"}
+BUSY = {"SlowDown", "SlowDownWrite", "ServiceUnavailable"}
 
 
 def _first_line(error: BaseException) -> str:
@@ -64,9 +64,10 @@ def _status(error: BaseException) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def _code(error: BaseException) -> str | None:
-    found = _CODE.search(str(error).split("\n", 1)[0])
-    return found.group(1) if found else None
+def _codes(error: BaseException) -> set[str]:
+    """S3's error codes in an error of a request that deletes many objects."""
+    found = _CODE.findall(str(error).split("\n\n", 1)[0])
+    return {code for codes in found for code in codes if code}
 
 
 def _check_count(keys: Sequence[str]) -> None:
@@ -160,13 +161,15 @@ class S3Store:
     def delete_many(self, keys: Sequence[str]) -> None:
         """See `ReapedStore.delete_many`: S3's DeleteObjects."""
         _check_count(keys)
+        if not keys:
+            return
         try:
             obstore.delete(self._many, keys)
         except (vendor.BaseError, OSError) as e:
-            what, code = f"delete {len(keys)} objects", _code(e)
-            if code in DENIED:
+            what, codes = f"delete {len(keys)} objects", _codes(e)
+            if codes & DENIED:
                 raise self._denied(e, what) from e
-            if code in BUSY:
+            if codes & BUSY:
                 raise StoreBusyError(
                     f"could not {what}: the store at {self.endpoint} asks to slow down: {_first_line(e)}"
                 ) from e

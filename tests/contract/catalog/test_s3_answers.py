@@ -26,7 +26,7 @@ FULL = (
 class Answers(ThreadingHTTPServer):
     """Sends the same response to every request and counts the requests."""
 
-    status, body, asked = 200, "", 0
+    status, body, asked, sent = 200, "", 0, ""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -34,14 +34,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         self.server.asked += 1
-        self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.server.sent = self.rfile.read(int(self.headers.get("content-length") or 0)).decode()
         data = self.server.body.encode()
         self.send_response(self.server.status)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_PUT = do_DELETE = answer  # noqa: N815 - the names that the library looks for
+    do_GET = do_PUT = do_DELETE = do_POST = answer  # noqa: N815 - the names that the library looks for
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""
@@ -119,3 +119,50 @@ def test_not_modified_is_what_was_known_and_never_absence(server: Answers, store
     assert store.get("k", known=known) is known
     with pytest.raises(StoreUnavailableError, match="could not read k"):
         store.get("k")
+
+
+RESULT = '<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{}</DeleteResult>'
+NOT_DELETED = "<Deleted><Key>a</Key></Deleted><Error><Key>b</Key><Code>{}</Code><Message>{}</Message></Error>"
+
+
+def test_many_keys_are_deleted_by_one_request(server: Answers, store: S3Store) -> None:
+    server.body = RESULT.format("<Deleted><Key>a</Key></Deleted><Deleted><Key>b c%2F&amp;</Key></Deleted>")
+    store.delete_many(["a", "b c%2F&"])
+    assert server.asked == 1
+    assert "<Key>a</Key>" in server.sent
+    assert "<Key>b c%2F&amp;</Key>" in server.sent
+    store.delete_many([])
+    assert server.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "told"),
+    [
+        (200, RESULT.format(NOT_DELETED.format("AccessDenied", "No.")), StoreDeniedError, "may not delete 2"),
+        (200, RESULT.format(NOT_DELETED.format("SlowDown", "Wait.")), StoreBusyError, "asks to slow down"),
+        (
+            200,
+            RESULT.format(NOT_DELETED.format("InternalError", "(code: SlowDown) it said")),
+            StoreOutcomeUnknownError,
+            "<Key>b</Key><Code>InternalError",
+        ),
+        (
+            200,
+            RESULT.format(NOT_DELETED.format("NoSuchBucket", "(code: AccessDenied) it said")),
+            StoreOutcomeUnknownError,
+            r"key b: \(code: AccessDenied\) it said \(code: NoSuchBucket\)",
+        ),
+        (200, "<DeleteResult><Del", StoreOutcomeUnknownError, "no answer to: delete 2 objects"),
+        (403, FULL.format("AccessDenied", "No."), StoreDeniedError, "may not delete 2 objects"),
+        (503, "", StoreBusyError, "asks to slow down"),
+        (500, "", StoreOutcomeUnknownError, "it may have happened"),
+    ],
+)
+def test_what_was_not_deleted_of_many_is_told_by_its_code(
+    server: Answers, store: S3Store, status: int, body: str, error: type[Exception], told: str
+) -> None:
+    server.status, server.body = status, body
+    with pytest.raises(error, match=told) as caught:
+        store.delete_many(["a", "b"])
+    assert type(caught.value) is error
+    assert server.asked == 1

@@ -12,13 +12,19 @@ import pytest
 
 from tarn.adapters.store import FileStore, MemoryStore
 from tarn.core.errors import UnavailableError
-from tarn.core.object_store import ObjectStore, Stored, StoreRefusedError
+from tarn.core.object_store import (
+    DELETED_AT_ONCE_MAX,
+    ObjectStore,
+    ReapedStore,
+    Stored,
+    StoreRefusedError,
+)
 from tarn_catalog.operations.health import StoreUnfitError, check_store
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore
 
 
 @pytest.fixture(params=["memory", "file", "faulty"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ReapedStore:
     if request.param == "file":
         return FileStore(tmp_path / "store")
     return MemoryStore() if request.param == "memory" else FaultyStore(MemoryStore())
@@ -33,6 +39,18 @@ def test_put_get_delete(store: ObjectStore) -> None:
     store.delete("a/b.json")
     assert store.get("a/b.json") is None
     assert store.get("a") is None
+
+
+def test_many_keys_are_deleted_at_once_and_missing_ones_do_not_matter(store: ReapedStore) -> None:
+    for key in ("a/1", "a/2", "b"):
+        store.put(key, b"1")
+    store.delete_many(["a/1", "a/missing", "b"])
+    store.delete_many([])
+    assert [listed.key for listed in store.list("a/")] == ["a/2"]
+    assert store.get("b") is None
+    with pytest.raises(ValueError, match="1001 keys to delete at once: at most 1000"):
+        store.delete_many(["a/2", *(f"c/{number}" for number in range(DELETED_AT_ONCE_MAX))])
+    assert store.get("a/2") is not None
 
 
 def test_what_is_known_and_has_not_changed_is_not_sent_again(store: ObjectStore) -> None:

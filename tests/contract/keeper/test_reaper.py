@@ -8,8 +8,9 @@ from contextlib import suppress
 import pytest
 
 from tarn.adapters import manifest_audit
-from tarn.core.object_store import StoreOutcomeUnknownError
+from tarn.core.object_store import StoreOutcomeUnknownError, StoreUnavailableError
 from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX
+from tarn.keeper import reaper as reaper_module
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
 from tests.contract.keeper.reaping import GRACES, Clocked
@@ -54,6 +55,51 @@ def test_an_hour_of_commits_a_second_stays_flat_in_bytes() -> None:
     assert largest <= 90 * 900, largest
     assert len(lake.keys(".metadata.json")) <= 20 + 12 + 15 + 2
     assert len(lake.keys(".parquet")) == 720, "rows stay"
+
+
+@pytest.mark.parametrize("waiting_max", [reaper_module.WAITING_MAX, 20])
+def test_a_pass_reads_what_is_new_however_much_waits(
+    monkeypatch: pytest.MonkeyPatch, waiting_max: int
+) -> None:
+    monkeypatch.setattr(reaper_module, "WAITING_MAX", waiting_max)
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    store = FaultyStore(lake.store)
+    reaper = lake.reaper(store, Graces(metadata_ms=5_000, files_ms=60_000))
+    read: list[int] = []
+    deleted: list[int] = []
+    for number in range(1, 121):
+        lake.wait(1_000)
+        table.append(merge_at=4)
+        if number % 5 == 0:
+            store.seen.clear()
+            done = reaper.run_once()
+            read.append(sum(op.kind == "get" and "/snap-" in op.key for op in store.seen))
+            deleted.append(done.manifest_lists)
+    assert deleted[-7:] == [5] * 7, deleted
+    steady = [count for count, gone in zip(read, deleted, strict=True) if gone == 5]
+    assert max(steady[1:]) <= 5 + 5, read
+    assert lake.missing() == []
+
+
+def test_objects_are_deleted_many_at_once() -> None:
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    for _ in range(200):
+        lake.wait(1_000)
+        table.append(merge_at=4)
+    store = FaultyStore(lake.store)
+    reaper = lake.reaper(store)
+    for _ in range(2):
+        reaper.run_once()
+        lake.wait(GRACES.files_ms + GRACES.metadata_ms)
+    store.seen.clear()
+    done = reaper.run_once()
+    assert (done.manifest_lists, done.manifests, done.metadata) == (100, 130, 0)
+    asked = [op.key for op in store.seen if op.kind == "delete"]
+    assert sum("/snap-" in key for key in asked) == 1, "up to a hundred in one request"
+    assert sum("-m0.avro" in key for key in asked) == 2
+    assert len(asked) == 4, "and their candidate list"
 
 
 def test_everything_that_nothing_reaches_goes_in_the_end_and_not_before_its_grace() -> None:
@@ -299,16 +345,18 @@ def two_passes(lake: Clocked, fault: Fault | None = None, *, at: int = 0) -> int
     return calls
 
 
-@pytest.mark.parametrize("fault", [Fault.CRASH, Fault.CRASH_DONE], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "fault", [Fault.CRASH, Fault.CRASH_DONE, Fault.LATE], ids=["before", "after", "halfway"]
+)
 def test_killed_at_any_call_nothing_reachable_is_lost_and_the_next_one_finishes(fault: Fault) -> None:
-    """At every store call, before it or after it took effect."""
+    """At every store call, before it or after it took effect, or when half of the keys are deleted."""
     begin = full()
     # There are no more commits, so what is reachable stays the same.
     reached = set(begin.reachable())
     calls = two_passes(begin.fork())
     for at in range(1, calls + 1):
         lake = begin.fork()
-        with pytest.raises(Crash):
+        with pytest.raises((Crash, StoreOutcomeUnknownError, StoreUnavailableError)):
             two_passes(lake, fault, at=at)
         assert reached <= set(lake.keys("")), at
         for _ in range(4):

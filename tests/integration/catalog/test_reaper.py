@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tarn.adapters import manifest_audit
-from tarn.core.object_store import StoreDeniedError
+from tarn.core.object_store import DELETED_AT_ONCE_MAX, StoreDeniedError
 from tarn.core.reap import LISTS_PREFIX, MEASURED_KEY
 from tarn.keeper.hold import held
 from tarn.keeper.measured import Measured
@@ -52,6 +52,19 @@ def test_its_own_user_is_enough_and_nothing_reachable_goes(minio: StoreServer) -
     assert found.history > 0
 
 
+def test_one_request_deletes_as_many_as_s3_takes(minio: StoreServer) -> None:
+    root, own = minio.store(minio.root), minio.store(minio.user("reaper"))
+    keys = [f"warehouse/ns/many/data/{number:04} &+%2F.parquet" for number in range(DELETED_AT_ONCE_MAX)]
+    for key in keys[::20]:
+        root.put(key, b"rows")
+    root.put("warehouse/ns/many/data/other.parquet", b"rows")
+    own.delete_many(keys)
+    assert [entry.key for entry in root.list("warehouse/ns/many/")] == [
+        "warehouse/ns/many/data/other.parquet"
+    ]
+    own.delete_many(["warehouse/ns/many/data/other.parquet"])
+
+
 def test_it_may_change_nothing_but_its_own(minio: StoreServer) -> None:
     root, own = minio.store(minio.root), minio.store(minio.user("reaper"))
     for key in ("catalog/v1/pointers/ns/x.json", "warehouse/ns/x/data/a.parquet"):
@@ -60,6 +73,15 @@ def test_it_may_change_nothing_but_its_own(minio: StoreServer) -> None:
             own.put(key, b"other")
     with pytest.raises(StoreDeniedError):
         own.delete("catalog/v1/pointers/ns/x.json")
+    with pytest.raises(StoreDeniedError, match="may not delete 3 objects"):
+        own.delete_many(
+            [
+                "catalog/v1/pointers/ns/x.json",
+                "warehouse/ns/x/data/missing.parquet",
+                "catalog/v1/pointers/ns/y.json",
+            ]
+        )
+    assert root.get("catalog/v1/pointers/ns/x.json") is not None
     with pytest.raises(StoreDeniedError):
         minio.store(minio.user("cli")).put(MEASURED_KEY, b"{}")
     with pytest.raises(StoreDeniedError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -41,15 +42,27 @@ def test_a_reaper_that_uses_the_store_is_well_and_one_that_stopped_is_not(
 
 def test_the_service_touches_what_the_probe_looks_at(probe: ModuleType, tmp_path: Path) -> None:
     assert (probe.TRIED_PATH, probe.ALIVE_PATH) == (reaping.TRIED_PATH, reaping.ALIVE_PATH)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda store: store.get("k"), lambda store: store.delete("k"), lambda store: store.delete_many(["k"])],
+    ids=["get", "delete", "delete_many"],
+)
+def test_the_service_touches_the_one_before_and_the_other_after_each_use(
+    tmp_path: Path, use: Callable[[Alive], object]
+) -> None:
     tried, alive = tmp_path / "tried", tmp_path / "alive"
 
     class Away(MemoryStore):
-        def get(self, key: str, *, known: object = None) -> None:
+        def away(self, *_: object, **__: object) -> None:
             raise TimeoutError
 
+        get = delete = delete_many = away  # type: ignore[assignment]
+
     with pytest.raises(TimeoutError):
-        Alive(Away(), tried, alive).get("k")
+        use(Alive(Away(), tried, alive))
     assert tried.exists()
     assert not alive.exists()
-    Alive(MemoryStore(), tried, alive).get("k")
+    use(Alive(MemoryStore(), tried, alive))
     assert alive.exists()
