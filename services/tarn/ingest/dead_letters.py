@@ -11,7 +11,7 @@ import structlog
 
 from tarn.core import dead_letter
 from tarn.core.batch import RawBatch
-from tarn.core.dead_letter import DeadLetterWatermark
+from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
 from tarn.core.errors import InvalidSpecError
 from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.table_files import TableFiles, TableWriter
@@ -22,6 +22,9 @@ from tarn.ingest.changes import NeedsReplan, TableCommits
 log = structlog.get_logger()
 
 REGISTER_ROUNDS_MAX = 20
+REGISTER_EVERY_S = 5.0
+REGISTER_FILES = 8
+"""So many files are registered at once: each snapshot of the ingested table lists those that wait."""
 
 
 def markers_in(state: TableState) -> dict[str, DeadLetterWatermark]:
@@ -90,6 +93,7 @@ class DeadLetterWriter:
         topic: name of the topic that it reads.
         table: name of the dead-letter table, for messages.
         new_id: generates a unique commit id.
+        clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class DeadLetterWriter:
         topic: str,
         table: str,
         new_id: Callable[[], str],
+        clock: Callable[[], float],
     ) -> None:
         self._committer = committer
         self._files = files
@@ -108,6 +113,9 @@ class DeadLetterWriter:
         self._topic = topic
         self._table = table
         self._new_id = new_id
+        self._clock = clock
+        self._registered_s: float | None = None
+        self._waiting = 0
         self._writer: TableWriter | None = None
         self._uuid = ""
         self._marker: DeadLetterWatermark | None = None
@@ -155,6 +163,30 @@ class DeadLetterWriter:
         self._written.update({f.path: f for f in written})
         return written
 
+    def listed(self, ingested: TableState) -> None:
+        """Note how many files this version of the ingested table lists that are not registered yet.
+
+        Raises:
+            CorruptStateError: the list is unreadable.
+        """
+        self._waiting = len(self._unregistered(ingested))
+
+    def due(self) -> bool:
+        """Whether to register now: the first files at once, then every few seconds, or if several wait.
+
+        So a stream with bad records in every batch does not make two commits for each.
+        """
+        if self._waiting == 0:
+            return False
+        if self._registered_s is None or self._waiting >= REGISTER_FILES:
+            return True
+        return self._clock() - self._registered_s >= REGISTER_EVERY_S
+
+    @property
+    def waiting(self) -> bool:
+        """Whether files wait, as far as is known."""
+        return self._waiting > 0
+
     def register(self, ingested: TableState) -> int:
         """Register every dead-letter file that this version of the ingested table lists.
 
@@ -166,11 +198,11 @@ class DeadLetterWriter:
         """
         count = 0
         for _ in range(REGISTER_ROUNDS_MAX):
-            waiting = dead_letter.unregistered(
-                pending_in(ingested, self._stream), self._marker, table_uuid=ingested.uuid
-            )
+            waiting = self._unregistered(ingested)
+            self._waiting = len(waiting)
             if not waiting:
                 return count
+            self._registered_s = self._clock()
             writer = self._seen()
             files = tuple(
                 self._written.get(f.path)
@@ -199,6 +231,10 @@ class DeadLetterWriter:
             count += len(waiting)
             log.info("dead letters registered", stream=self._stream, table=self._table, files=len(waiting))
         return count
+
+    def _unregistered(self, ingested: TableState) -> tuple[PendingFile, ...]:
+        pending = pending_in(ingested, self._stream)
+        return dead_letter.unregistered(pending, self._marker, table_uuid=ingested.uuid)
 
     def _seen(self) -> TableWriter:
         if self._writer is None:

@@ -132,6 +132,7 @@ class Ingestor:
             topic=self._topic,
             table=str(self._dead_letter_table),
             new_id=context.new_id,
+            clock=context.clock,
         )
         self._source: TopicReader | None = None
         self._batch_due = False
@@ -248,6 +249,9 @@ class Ingestor:
                 self._batch_due = False
                 commit, states = executor.submit(self._retire, plan), False
                 continue
+            if commit is None and not due and self._dead_letters.due():
+                commit, states = executor.submit(self._register_due, plan), False
+                continue
             if due:
                 merged = False
                 # Topic ids are never reused: an unchanged id means that all records came from this topic.
@@ -280,9 +284,13 @@ class Ingestor:
         if commit is not None:
             self._batch_due = True
             result = commit.result()
-            uncommitted.update(result.after if isinstance(result, CommittedBatch) else {})
+            if isinstance(result, CommittedBatch):
+                uncommitted.update(result.after)
+                plan = replace(plan, state=result.state)
         if uncommitted:
             plan.source.commit_group_offsets(uncommitted)
+        if self._dead_letters.waiting:
+            self._dead_letters.register(plan.state)
 
     def _read(self, plan: Plan, batch: OpenBatch, timeout_s: float) -> None:
         """Poll once, if there is memory for what that may return, and add it to the batch."""
@@ -417,12 +425,21 @@ class Ingestor:
         self._progress.committed(
             written, result, after, commit_id=change.commit_id, oldest_ms=written.oldest_ms, took_s=took_s
         )
-        if written.letters:
-            self._dead_letters.register(result.state)
-            self._reporter.tell(State.RUNNING)
+        self._dead_letters.listed(result.state)
+        if self._dead_letters.due():
+            self._register(result.state)
         if result.by_us and writer is self._table.writer:
             self._small_files.add(written.files)
         return CommittedBatch(state=result.state, after=after)
+
+    def _register(self, state: TableState) -> None:
+        self._dead_letters.register(state)
+        self._reporter.tell(State.RUNNING)
+
+    def _register_due(self, plan: Plan) -> CommittedBatch:
+        """Register dead letters between two batches; runs in the executor."""
+        self._register(plan.state)
+        return CommittedBatch(state=plan.state, after={})
 
     def _retire(self, plan: Plan) -> CommittedBatch | NeedsReplan:
         """Drop files whose rows are too old; runs in the executor."""
@@ -572,7 +589,7 @@ class Ingestor:
         if moved or not self._table.writer.is_current(now):
             log.info("the table moved under this ingestor; planning again", ingestor=self.name)
             return None
-        self._dead_letters.register(now)
+        self._dead_letters.listed(now)
         return now
 
     def _stands(self, state: TableState) -> tuple[TopicIdentity, Mapping[int, int]] | None:

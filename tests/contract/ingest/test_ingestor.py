@@ -10,6 +10,7 @@ from tarn.core.errors import InvalidSpecError, OffsetGapError, SourceChangedErro
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Retention
 from tarn.ingest.batch_commit import offsets_in
+from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import State
 from tarn.testing.memory_topic import HOLE, Topic
 from tests.support.lake import Lake, order, spec
@@ -204,6 +205,82 @@ def test_unregistered_dead_letters_are_carried_forward_until_they_are_seen():
     assert len(lake.table().metadata["snapshots"]) <= 3, "the commit that named the file is not expired yet"
     lake.work(lake.ingestor())
     assert [r["value"] for r in lake.rows("ops.dead_letters")] == [b"junk-0"]
+
+
+def seconds_of(
+    lake: Lake, topic: Topic, ingestor: Ingestor, number: int, *, bad: range, batches: int = 2
+) -> list[list[int]]:
+    """So many seconds of some batches each; in those of `bad`, each has a bad record.
+
+    Returns:
+        What the dead-letter table held at the end of each second, by offset.
+    """
+    turn, found = [0], list[list[int]]()
+
+    def until() -> bool:
+        second, step = divmod(turn[0], 24)
+        if step % (24 // batches) == 0:
+            topic.send(0, order(turn[0]), *([b"junk"] if second in bad else []))
+        lake.clock.now_s += 1 / 24
+        turn[0] += 1
+        if turn[0] % 24 == 0:
+            found.append(sorted(row["offset"] for row in lake.rows("ops.dead_letters")))
+        return turn[0] >= number * 24
+
+    ingestor.cycle(until)
+    return found
+
+
+@pytest.mark.parametrize(("batches", "commits_max", "waiting_max"), [(1, 10, 7), (4, 16, 8)])
+def test_bad_records_in_every_batch_do_not_make_two_commits_for_each(
+    batches: int, commits_max: int, waiting_max: int
+):
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    found = seconds_of(lake, topic, lake.ingestor(), 24, bad=range(24), batches=batches)
+    assert lake.table().last_sequence >= 24 * batches
+    assert lake.table("ops.dead_letters").last_sequence <= commits_max, "every 5 seconds, or 8 of them"
+    all_bad = list(range(1, 48 * batches, 2))
+    assert sorted(row["offset"] for row in lake.rows("ops.dead_letters")) == all_bad, "none waits at the end"
+    late = [batches * (second + 1) - len(offsets) for second, offsets in enumerate(found)]
+    assert max(late) <= waiting_max + 1, "of a batch that is not committed yet"
+    kept = lake.table().metadata["snapshots"]
+    named = [json.loads(snapshot["summary"].get("tarn.dead-letters.orders", "[]")) for snapshot in kept]
+    assert max(len(files) for files in named) <= waiting_max
+
+
+def test_bad_records_are_registered_within_seconds_although_none_follow_and_batches_go_on():
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    found = seconds_of(lake, topic, lake.ingestor(), 12, bad=range(2))
+    assert found[0] == [1], "the first at once"
+    assert found[7] == [1, 3, 5, 7]
+
+
+def test_bad_records_are_registered_within_seconds_while_a_batch_is_open():
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    body = spec().model_dump(by_alias=True)
+    body["spec"]["batching"]["maxLatencySeconds"] = 60
+    body["spec"]["batching"]["maxRecords"] = 2
+    ingestor = lake.ingestor(type(spec()).model_validate(body))
+    seen: list[tuple[float, int]] = []
+    began_s = lake.clock.now_s
+    sent = [0]
+
+    def until() -> bool:
+        at_s = lake.clock.now_s - began_s
+        if sent[0] < 4 and at_s >= sent[0] / 4:
+            # Two full batches with a bad record each, then a batch that stays open.
+            topic.send(0, order(sent[0]), *([b"junk"] if sent[0] < 3 else []))
+            sent[0] += 1
+        lake.clock.now_s += 1 / 24
+        seen.append((at_s, len(lake.rows("ops.dead_letters"))))
+        return at_s > 10
+
+    ingestor.cycle(until)
+    assert next(at_s for at_s, count in seen if count == 3) < 7
+    assert lake.registry.get("orders").rows == 3
 
 
 def test_two_streams_share_a_dead_letter_table():
