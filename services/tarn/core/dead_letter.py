@@ -7,7 +7,7 @@ not yet known to be registered; registration is repeated until the dead-letter t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -22,6 +22,7 @@ from tarn.core.years import log_times
 PENDING_PREFIX = "tarn.dead-letters."
 MARKER_KEY = "tarn.dead-letters-registered"
 MARKER_TAG = "tarn-dead-letters"
+COUNT_KEY = "tarn.dead-letters-records"
 REPLAYED_PREFIX = "tarn.dead-letters-replayed."
 PENDING_FILES_MAX = 200
 FIELDS: tuple[FieldSpec, ...] = (
@@ -147,3 +148,20 @@ def unregistered(
     if marker is None or marker.table_uuid != table_uuid:
         return pending
     return tuple(f for f in pending if f.sequence > marker.sequence)
+
+
+def rows_expected(summaries: Iterable[Mapping[str, str]]) -> int | None:
+    """Number of rows that the dead-letter table must have: all that were registered and nobody deleted.
+
+    None if that is not known: before the first count, and after others deleted rows.
+
+    Args:
+        summaries: summaries of its current snapshot and of the ancestors, newest first.
+    """
+    for summary in summaries:
+        text = str(summary.get(COUNT_KEY, ""))
+        if text.isdecimal():
+            return int(text)
+        if summary.get("operation") in ("delete", "overwrite"):
+            return None
+    return None

@@ -1,4 +1,7 @@
-"""Dead letters: written beside their batch, registered after its commit, retried until seen (I12)."""
+"""Dead letters: written beside their batch, registered after its commit, retried until seen (I12).
+
+Small files of the dead-letter table are merged as those of the ingested table are (`tarn.core.small_files`).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,12 @@ from tarn.core.batch import RawBatch
 from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
 from tarn.core.errors import InvalidSpecError
 from tarn.core.outcome import AlreadyCommitted, Rejected
+from tarn.core.small_files import Group, SmallFiles
 from tarn.core.table_files import TableFiles, TableWriter
 from tarn.core.table_state import Append, TableState, WrittenFile, marker_property
 from tarn.ingest.batch_commit import pending_in
 from tarn.ingest.changes import NeedsReplan, TableCommits
+from tarn.ingest.merge_commit import why_not
 
 log = structlog.get_logger()
 
@@ -74,13 +79,57 @@ class RegisterChange:
                 reason=f"the marker of {self.stream} is {found}, the files were chosen at {self.after}"
             )
         markers[self.stream] = DeadLetterWatermark(table_uuid=self.ingested_uuid, sequence=self.sequence)
-        return Append.of(
-            self.files,
-            commit_id=self.commit_id,
-            summary={dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)},
-            tag=dead_letter.MARKER_TAG,
-            since=marker_property(dead_letter.MARKER_KEY),
-        )
+        return _append(state, markers, self.files, commit_id=self.commit_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersMerge:
+    """Replaces small files of the dead-letter table by one with the same rows; the watermarks stay.
+
+    Attributes:
+        commit_id: identifies the commit; the same for all attempts.
+        table_uuid: UUID of the dead-letter table.
+        files: the merged file.
+        removed: the files that it replaces; all of them must be live, or nothing is committed.
+    """
+
+    commit_id: str
+    table_uuid: str
+    files: tuple[WrittenFile, ...]
+    removed: tuple[WrittenFile, ...]
+
+    def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
+        """See `Change.on`."""
+        reason = why_not(state)
+        if reason is not None:
+            return Rejected(reason=reason)
+        return _append(state, markers_in(state), self.files, self.removed, commit_id=self.commit_id)
+
+
+def _append(
+    state: TableState,
+    markers: Mapping[str, DeadLetterWatermark],
+    files: tuple[WrittenFile, ...],
+    removed: tuple[WrittenFile, ...] = (),
+    *,
+    commit_id: str,
+) -> Append:
+    """A snapshot of the dead-letter table, with what ingest states in each of its own."""
+    summary = {dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)}
+    rows = dead_letter.rows_expected(snapshot.get("summary") or {} for snapshot in state.ancestors())
+    if rows is None:
+        rows = 0 if state.head is None else state.total("records")
+    if rows is not None:
+        rows += sum(f.records for f in files) - sum(f.records for f in removed)
+        summary[dead_letter.COUNT_KEY] = str(rows)
+    return Append.of(
+        files,
+        commit_id=commit_id,
+        summary=summary,
+        tag=dead_letter.MARKER_TAG,
+        since=marker_property(dead_letter.MARKER_KEY),
+        removed=removed,
+    )
 
 
 class DeadLetterWriter:
@@ -120,6 +169,7 @@ class DeadLetterWriter:
         self._uuid = ""
         self._marker: DeadLetterWatermark | None = None
         self._written: dict[str, WrittenFile] = {}
+        self._small = SmallFiles()
 
     @property
     def marker(self) -> DeadLetterWatermark | None:
@@ -139,6 +189,8 @@ class DeadLetterWriter:
         writer = self._files.writer(state)
         if writer.partitioned:
             raise InvalidSpecError(f"dead-letter table {self._table} is partitioned; it must not be")
+        if writer is not self._writer:
+            self._small.clear()
         self._writer = writer
         self._uuid = state.uuid
         self._marker = markers_in(state).get(self._stream)
@@ -201,6 +253,7 @@ class DeadLetterWriter:
             waiting = self._unregistered(ingested)
             self._waiting = len(waiting)
             if not waiting:
+                self._written.clear()
                 return count
             self._registered_s = self._clock()
             writer = self._seen()
@@ -226,15 +279,49 @@ class DeadLetterWriter:
                 # Another writer registered some of the files: select again.
                 self.see(self._committer.load())
                 continue
-            for f in waiting:
-                self._written.pop(f.path, None)
             count += len(waiting)
             log.info("dead letters registered", stream=self._stream, table=self._table, files=len(waiting))
         return count
 
+    def merge_due(self, now_s: float) -> tuple[Group, TableWriter] | None:
+        """Small files of this process to merge now, and who merges them; None if there are none."""
+        if self._writer is None:
+            return None
+        group = self._small.due(now_s, rows_max=self._writer.merge_rows_max)
+        return None if group is None else (group, self._writer)
+
+    def drop(self, group: Group, *, now_s: float) -> None:
+        """Forget the files of a group, which are merged now."""
+        self._small.drop(group, now_s=now_s)
+
+    def commit_merge(self, group: Group, files: tuple[WrittenFile, ...], writer: TableWriter) -> None:
+        """Replace small files by the one that has their rows; if others changed them, they stay as they are.
+
+        Raises:
+            UnavailableError and others of `Committer.commit`: nothing is lost.
+        """
+        if writer is not self._writer:
+            return
+        change = LettersMerge(
+            commit_id=self._new_id(), table_uuid=self._uuid, files=files, removed=group.files
+        )
+        result = self._committer.commit(change, writer)
+        if isinstance(result, NeedsReplan):
+            log.info("dead-letter files are left as they are", table=self._table, reason=result.reason)
+            self.see(self._committer.load())
+            return
+        self.see(result.state)
+        self._small.add(files, level=group.level + 1)
+        log.info("dead-letter files merged", table=self._table, files=len(group.files))
+
     def _unregistered(self, ingested: TableState) -> tuple[PendingFile, ...]:
+        """Listed files that wait; those of this process that do no longer may be merged."""
         pending = pending_in(ingested, self._stream)
-        return dead_letter.unregistered(pending, self._marker, table_uuid=ingested.uuid)
+        waiting = dead_letter.unregistered(pending, self._marker, table_uuid=ingested.uuid)
+        paths = {f.path for f in waiting}
+        done = [f.path for f in pending if f.path not in paths and f.path in self._written]
+        self._small.add([self._written.pop(path) for path in done])
+        return waiting
 
     def _seen(self) -> TableWriter:
         if self._writer is None:

@@ -83,6 +83,7 @@ class Merged:
         started_s: when it began.
         files: the one that replaces them.
         reason: why they cannot be merged; then there is none.
+        letters: whether they are of the dead-letter table.
     """
 
     group: Group
@@ -90,6 +91,7 @@ class Merged:
     started_s: float
     files: tuple[WrittenFile, ...] = ()
     reason: str | None = None
+    letters: bool = False
 
 
 class Ingestor:
@@ -466,7 +468,7 @@ class Ingestor:
         writer = self._table.writer
         group = self._small_files.due(now_s, rows_max=writer.merge_rows_max)
         if group is None:
-            return None
+            return self._begin_letters_merge(merger, now_s)
         reason = why_not(state)
         if reason is not None:
             self._unmerged(reason)
@@ -481,25 +483,43 @@ class Ingestor:
             self._context.merging.release()
             raise
 
+    def _begin_letters_merge(self, merger: Executor, now_s: float) -> Future[Merged] | None:
+        due = self._dead_letters.merge_due(now_s)
+        if due is None or not self._context.merging.acquire(blocking=False):
+            return None
+        group, writer = due
+        self._dead_letters.drop(group, now_s=now_s)
+        try:
+            return merger.submit(self._merge, group, writer, letters=True)
+        except RuntimeError:  # no thread could be started
+            self._context.merging.release()
+            raise
+
     def _unmerged(self, reason: str) -> None:
         """Files that cannot be merged are left as they are."""
         self._small_files.clear()
         log.info("small files are left as they are", ingestor=self.name, reason=reason)
 
-    def _merge(self, group: Group, writer: TableWriter) -> Merged:
+    def _merge(self, group: Group, writer: TableWriter, *, letters: bool = False) -> Merged:
         """Write the rows of small files as one file; runs beside the batches."""
-        started_s = self._context.clock()
+        merged = Merged(group=group, writer=writer, started_s=self._context.clock(), letters=letters)
         try:
-            files = writer.put(writer.merge(group.files))
+            return replace(merged, files=writer.put(writer.merge(group.files)))
         except (ValueError, KeyError, pa.ArrowException) as e:
-            return Merged(group=group, writer=writer, started_s=started_s, reason=f"{type(e).__name__}: {e}")
+            return replace(merged, reason=f"{type(e).__name__}: {e}")
         finally:
             self._context.merging.release()
-        return Merged(group=group, writer=writer, started_s=started_s, files=files)
 
     def _commit_merge(self, plan: Plan, merged: Merged) -> CommittedBatch | NeedsReplan:
         """Replace the small files by the one that has their rows; runs in the executor."""
         group, writer, reason = merged.group, merged.writer, merged.reason
+        if merged.letters:
+            if reason is None:
+                self._dead_letters.commit_merge(group, merged.files, writer)
+                self._reporter.tell(State.RUNNING)
+            else:
+                log.info("dead-letter files are left as they are", ingestor=self.name, reason=reason)
+            return CommittedBatch(state=plan.state, after={})
         gone = self._gone
         self._gone = self._merging = frozenset()
         if reason is not None:

@@ -17,7 +17,7 @@ from typing import IO, Any
 from tarn.core.audit.manifests import ManifestReader
 from tarn.core.audit.model import Finding, Kind, Table, locations
 from tarn.core.audit.names import keys_to_copy
-from tarn.core.audit.offsets import stands
+from tarn.core.audit.offsets import LetterFacts, letter_facts, letters_needed, stands
 from tarn.core.catalog_objects import VIEW, PointerValue
 from tarn.core.control.declared import SPECS_PREFIX
 from tarn.core.errors import TarnError
@@ -94,6 +94,7 @@ def backup(
         walker = Walker(store, manifests, places, pool)
         findings = list(register.findings)
         streams: list[dict[str, Any]] = []
+        letters: list[LetterFacts] = []
         tables = 0
         for number, pointer in enumerate(register.live, start=1):
             copy.at = f"table {number} of {len(register.live)}, {pointer.text}"
@@ -113,6 +114,9 @@ def backup(
             streams += [stand_data(stand) for stand in stands(found)]
             copy.objects(locations(found), places)
             copy.positions(places.key(str(found.metadata.get("location", ""))))
+            letters.append(letter_facts(found))
+        copy.at = "dead letters"
+        copy.objects(letters_needed(letters), places)
         copy.at = "declared ingestors"
         copy.below(SPECS_PREFIX)
         copy.at = "catalog"

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 from typing import Any
 
 from tarn.core.audit.manifests import ManifestReader
-from tarn.core.audit.model import Finding, Kind, Table, locations
+from tarn.core.audit.model import Finding, Kind, Table, letters_of, locations
 from tarn.core.audit.names import judge_names
 from tarn.core.audit.offsets import (
     LetterFacts,
@@ -226,7 +227,7 @@ def fsck(
                 told_s = time.monotonic()
                 tell(f"table {number + 1} of {len(live)}: {pointer.text}")
             report.findings += _one(store, walker, index, places, pointer, strays, report, letters)
-        report.findings += judge_letters(letters)
+        report.findings += judge_letters(letters, index.size)
     report.orphans, report.orphan_bytes = index.unreached()
     report.seconds = time.monotonic() - began_s
     return report
@@ -282,7 +283,7 @@ def _one(
 
 def _reach(table: Table, index: Index, places: Places, report: Report) -> Iterator[Finding]:
     elsewhere = []
-    for location in locations(table):
+    for location in chain(locations(table), (letter.path for letter in letters_of(table))):
         size = index.reach(location)
         if size is not None:
             report.files += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from dataclasses import replace
@@ -24,6 +25,8 @@ from tarn.core.table_state import Append, CommitRequest, TableState, WrittenFile
 from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.ingestor import Ingestor, Plan
 from tarn.ingest.status import State
+from tarn.keeper.archive import Begin
+from tarn.keeper.backup import backup
 from tarn.keeper.fsck import fsck
 from tarn.testing.executors import SteppedExecutor
 from tarn.testing.memory_topic import Topic
@@ -49,15 +52,18 @@ def lake_with(partitions: int = 1) -> tuple[Lake, Topic]:
     return Lake(topic, retention=Retention(newest=5, steps=(), total_min=0)), topic
 
 
-def commits(lake: Lake, topic: Topic, ingestor: Ingestor, number: int) -> None:
-    """So many commits of five records each, one after the other, in one plan; then a minute passes."""
+def commits(lake: Lake, topic: Topic, ingestor: Ingestor, number: int, *, bad: bool = False) -> None:
+    """So many commits of five records each, one after the other, in one plan; then a minute passes.
+
+    With `bad`, the first record of each is a bad one.
+    """
     turn = [0]
 
     def until() -> bool:
         turn[0] += 1
         if turn[0] % 12 == 0 and turn[0] <= number * 12:
             first = len(topic.logs[0])
-            topic.send(0, *(order(n) for n in range(first, first + 5)))
+            topic.send(0, b"junk" if bad else order(first), *(order(first + n) for n in range(1, 5)))
         if turn[0] == number * 12 + 20:
             lake.clock.now_s += MINUTE_S
         return turn[0] > number * 12 + 40
@@ -105,6 +111,161 @@ def test_dead_letters_that_wait_are_carried_forward() -> None:
     assert "tarn.dead-letters.orders" in head
     lake.work(lake.ingestor(spec()))
     assert [row["value"] for row in lake.rows("ops.dead_letters")] == [b"junk"]
+
+
+def letters_of(lake: Lake) -> tuple[list[int], int, dict[str, str]]:
+    """Offsets of the dead letters, number of their files, and the summary of their table's snapshot."""
+    rows = lake.rows("ops.dead_letters")
+    head = lake.table("ops.dead_letters").head["summary"]
+    return sorted(row["offset"] for row in rows), len(lake.files("ops.dead_letters")), head
+
+
+def test_dead_letter_files_are_merged_as_well() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    ingestor = lake.ingestor(spec())
+    for minute in range(1, 5):
+        commits(lake, topic, ingestor, 24, bad=True)
+        offsets, files, head = letters_of(lake)
+        assert offsets == list(range(0, 120 * minute, 5))
+        assert files <= minute + 8, "one of each minute, and what was registered after its end"
+        assert head["tarn.dead-letters-records"] == head["total-records"] == str(24 * minute)
+        assert json.loads(head["tarn.dead-letters-registered"]).keys() == {"orders"}
+    merges = [
+        s["summary"]
+        for s in lake.table("ops.dead_letters").metadata["snapshots"]
+        if s["summary"]["operation"] == "replace"
+    ]
+    assert len(merges) >= 3
+    assert all(one["added-records"] == one["deleted-records"] for one in merges)
+    assert {one["added-data-files"] for one in merges} == {"1"}
+    commits(lake, topic, lake.ingestor(spec()), 3, bad=True)
+    assert letters_of(lake)[0] == list(range(0, 495, 5))
+    lake.history_is_a_chain("ops.dead_letters")
+
+
+def test_nothing_misses_dead_letter_files_that_were_merged() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    commits(lake, topic, lake.ingestor(spec()), 24, bad=True)
+    named = {
+        path
+        for snapshot in lake.table().metadata["snapshots"]
+        for path, *_ in json.loads(snapshot["summary"].get("tarn.dead-letters.orders", "[]"))
+    }
+    assert len(named) == 24
+    # What the reaper does once no snapshot reaches them.
+    live = {entry.data_file.file_path for entry in lake.files("ops.dead_letters")}
+    for path in named - live:
+        lake.store.delete(path.removeprefix(f"s3://{BUCKET}/"))
+    keep = lake.table("ops.dead_letters").head_id
+    lake.local.catalog.tables.commit(
+        lake.local._slot(TableName(("ops",), "dead_letters")),
+        [],
+        [
+            {
+                "action": "remove-snapshots",
+                "snapshot-ids": [
+                    snapshot["snapshot-id"]
+                    for snapshot in lake.table("ops.dead_letters").metadata["snapshots"]
+                    if snapshot["snapshot-id"] != keep
+                ],
+            }
+        ],
+    )
+    bulk = PlainBulk(lake.store)
+    report = fsck(bulk, manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
+    assert report.damage == []
+    out = io.BytesIO()
+    begin = Begin(id="b-1", bucket=BUCKET, warehouse="tarn", at="2026-11-27T12:00:00+00:00", version="0")
+    done = backup(bulk, manifest_audit, out, begin, tell=lambda _: None, sleep=lambda _: None)
+    assert done.whole
+    lake.work(lake.ingestor(spec()))
+    assert letters_of(lake)[0] == list(range(0, 120, 5)), "none is registered again"
+
+
+def test_dead_letter_files_stay_as_they_are_if_they_may_not_be_merged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake, topic = lake_with()
+    ingestor = lake.ingestor(spec(merge="false"))
+    commits(lake, topic, ingestor, 12, bad=True)
+    assert letters_of(lake)[1] == 12
+    lake, topic = lake_with()
+    ingestor = lake.ingestor(spec())
+    monkeypatch.setattr("tarn.ingest.dead_letters.why_not", lambda _state: "the table has delete files")
+    with capture_logs() as logs:
+        commits(lake, topic, ingestor, 12, bad=True)
+    assert letters_of(lake)[1] == 12
+    assert [e["reason"] for e in logs if e["event"] == "dead-letter files are left as they are"] == [
+        "the table has delete files"
+    ]
+    commits(lake, topic, ingestor, 3, bad=True)
+    assert letters_of(lake)[0] == list(range(0, 75, 5))
+
+
+def test_dead_letter_files_of_other_columns_are_not_merged() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    ingestor = lake.ingestor(spec())
+    clock_s = lake.clock.now_s
+
+    def widen() -> None:
+        name = TableName(("ops",), "dead_letters")
+        schema = dict(lake.table("ops.dead_letters").metadata["schemas"][-1])
+        number = max(f["id"] for f in schema["fields"]) + 1
+        note = {"id": number, "name": "note", "type": "string", "required": False}
+        updates = [
+            {"action": "add-schema", "schema": {**schema, "fields": [*schema["fields"], note]}},
+            {"action": "set-current-schema", "schema-id": -1},
+        ]
+        lake.local.catalog.tables.commit(lake.local._slot(name), [], updates)
+
+    turn = [0]
+
+    def until() -> bool:
+        turn[0] += 1
+        if turn[0] % 12 == 0 and turn[0] <= 24 * 12:
+            topic.send(0, b"junk", order(turn[0]))
+        if turn[0] == 16 * 12:
+            widen()
+        if turn[0] in (24 * 12 + 20, 24 * 12 + 60):
+            lake.clock.now_s += MINUTE_S
+        return turn[0] > 24 * 12 + 100
+
+    ingestor.cycle(until)
+    assert lake.clock.now_s - clock_s > 2 * MINUTE_S
+    offsets, files, head = letters_of(lake)
+    assert offsets == list(range(0, 48, 2))
+    assert 10 < files < 20, "those of before stay, those of after become one"
+    assert head["tarn.dead-letters-records"] == "24"
+    assert len(lake.table("ops.dead_letters").metadata["schemas"]) == 2
+
+
+def test_two_processes_register_for_each_other_and_each_merges_its_own() -> None:
+    topic = Topic("orders", 2)
+    lake = Lake(topic)
+    body = spec().model_dump(by_alias=True)
+    body["spec"]["replicas"] = 2
+    made = type(spec()).model_validate(body)
+    readers = [Ingestor(made, lake.context(), replica=number) for number in range(2)]
+    turn = [0]
+
+    def until() -> bool:
+        turn[0] += 1
+        return turn[0] % 40 == 0
+
+    for number in range(24):
+        for partition in range(2):
+            topic.send(partition, b"junk", order(number))
+        for reader in readers:
+            reader.cycle(until)
+    lake.clock.now_s += MINUTE_S
+    for reader in readers:
+        reader.cycle(until)
+    offsets, files, _ = letters_of(lake)
+    assert offsets == sorted([*range(0, 48, 2)] * 2)
+    assert files <= 4
 
 
 def test_ingestion_goes_on_after_it_and_a_new_process_too() -> None:

@@ -22,9 +22,10 @@ from tarn.core.audit.model import (
     locations,
 )
 from tarn.core.audit.names import keys_to_copy
-from tarn.core.audit.offsets import judge_letters, judge_offsets, letter_facts, stands
+from tarn.core.audit.offsets import judge_letters, judge_offsets, letter_facts, letters_needed, stands
 from tarn.core.audit.tables import judge_table, version_of
 from tarn.core.catalog_objects import PointerValue
+from tarn.core.dead_letter import rows_expected
 
 ROOT = "s3://tarn/warehouse/bronze/orders-u1"
 META = f"{ROOT}/metadata"
@@ -306,7 +307,7 @@ def letters(table: Table, *names: str, sequence: int = 2) -> Table:
     return with_map(table, 2, offsets(p0=10), **{"tarn.dead-letters.s": json.dumps(files)})
 
 
-def home(marker: int | None, *names: str) -> Table:
+def home(marker: int | None, *names: str, rows: int = 1, expected: int | None = None) -> Table:
     table = whole(1)
     root = "s3://tarn/warehouse/ops/dead-u2"
     table.metadata.update({"table-uuid": "u2", "location": root})
@@ -315,7 +316,9 @@ def home(marker: int | None, *names: str) -> Table:
         table.metadata["snapshots"][0]["summary"]["tarn.dead-letters-registered"] = json.dumps(
             {"s": ["u1", marker]}
         )
-    files = tuple(FileEntry(f"{root}/data/{name}", 9, 1, snapshot_id=1) for name in names)
+    if expected is not None:
+        table.metadata["snapshots"][0]["summary"]["tarn.dead-letters-records"] = str(expected)
+    files = tuple(FileEntry(f"{root}/data/{name}", 9, rows, snapshot_id=1) for name in names)
     return replace(table, manifests={f"{META}/1-m0.avro": files})
 
 
@@ -332,13 +335,65 @@ def test_dead_letters_are_registered_wait_or_are_lost(
     marker: int | None, there: tuple[str, ...], kind: Kind | None
 ):
     facts = [letter_facts(letters(whole(2), "a", "b")), letter_facts(home(marker, *there))]
-    found = list(judge_letters(facts))
+    found = list(judge_letters(facts, lambda _: 9))
     assert [f.kind for f in found] == ([] if kind is None else [kind])
+    assert len(list(letters_needed(facts))) == 2
 
 
 def test_dead_letters_without_any_table_are_lost():
-    (finding,) = judge_letters([letter_facts(letters(whole(2), "a"))])
+    (finding,) = judge_letters([letter_facts(letters(whole(2), "a"))], lambda _: 9)
     assert finding.kind is Kind.LETTERS_UNREGISTERED
+
+
+@pytest.mark.parametrize(
+    ("marker", "rows", "expected", "kind"),
+    [
+        (2, 2, 2, None),
+        (2, 3, 2, None),
+        (2, 1, 2, Kind.LETTERS_UNREGISTERED),
+        (2, 2, None, Kind.LETTERS_UNREGISTERED),
+        (1, 2, 2, Kind.LETTERS),
+    ],
+)
+def test_dead_letter_files_that_were_merged_are_no_loss_if_all_rows_are_there(
+    marker: int, rows: int, expected: int | None, kind: Kind | None
+):
+    """The merged file is there, those that it replaced are gone from the store."""
+    facts = [
+        letter_facts(letters(whole(2), "a", "b")),
+        letter_facts(home(marker, "merged", rows=rows, expected=expected)),
+    ]
+    found = list(judge_letters(facts, lambda _: None))
+    assert {f.kind for f in found if f.damage} == (set() if kind is None else {kind})
+    needed = [] if kind is None else [letter.path for letter in facts[0].named]
+    assert list(letters_needed(facts)) == needed
+
+
+@pytest.mark.parametrize(("size", "says"), [(None, "1 missing"), (8, "a (8 bytes)")])
+def test_a_dead_letter_file_that_is_needed_has_the_size_that_is_stated(size: int | None, says: str):
+    facts = [letter_facts(letters(whole(2), "a", "b")), letter_facts(home(2, "a", "b"))]
+    (finding,) = judge_letters(facts, lambda path: size if path.endswith("/a") else 9)
+    assert finding.kind is Kind.LETTERS
+    assert says in finding.what
+
+
+@pytest.mark.parametrize(
+    ("summaries", "rows"),
+    [
+        ([], None),
+        ([{"operation": "append"}], None),
+        ([{"operation": "append", "tarn.dead-letters-records": "7"}], 7),
+        ([{"operation": "replace"}, {"tarn.dead-letters-records": "7"}], 7),
+        ([{"operation": "delete"}, {"tarn.dead-letters-records": "7"}], None),
+        ([{"operation": "overwrite"}, {"tarn.dead-letters-records": "7"}], None),
+        ([{"tarn.dead-letters-records": "9"}, {"operation": "delete"}], 9),
+        ([{"tarn.dead-letters-records": "many"}, {"tarn.dead-letters-records": "7"}], 7),
+    ],
+)
+def test_the_dead_letter_table_has_what_was_registered_unless_somebody_deleted(
+    summaries: list[dict[str, str]], rows: int | None
+):
+    assert rows_expected(summaries) == rows
 
 
 def test_notes_are_no_damage_and_everything_else_is():

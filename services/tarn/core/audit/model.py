@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from tarn.core.catalog_objects import PointerValue
 from tarn.core.dead_letter import PENDING_PREFIX, pending_from_json
@@ -252,8 +252,24 @@ def statistics_of(metadata: Json) -> Iterator[tuple[str, int]]:
             yield str(entry["statistics-path"]), int(entry["file-size-in-bytes"])
 
 
-def letters_of(table: Table) -> Iterator[tuple[str, str, int, int]]:
-    """Yield (stream, location, bytes, sequence) of every dead-letter file in any snapshot, each once.
+class NamedLetters(NamedTuple):
+    """A dead-letter file that a snapshot of an ingested table lists.
+
+    Attributes:
+        stream: name of the stream.
+        path: location of the file.
+        bytes: file size in bytes.
+        sequence: sequence number of the snapshot that listed it first.
+    """
+
+    stream: str
+    path: str
+    bytes: int
+    sequence: int
+
+
+def letters_of(table: Table) -> Iterator[NamedLetters]:
+    """Yield every dead-letter file in any snapshot, each once.
 
     Unreadable lists are skipped here; `judge_offsets` reports them.
     """
@@ -269,11 +285,14 @@ def letters_of(table: Table) -> Iterator[tuple[str, str, int, int]]:
             for file in pending:
                 if file.path not in seen:
                     seen.add(file.path)
-                    yield key.removeprefix(PENDING_PREFIX), file.path, file.bytes, file.sequence
+                    yield NamedLetters(key.removeprefix(PENDING_PREFIX), file.path, file.bytes, file.sequence)
 
 
 def locations(table: Table) -> Iterator[str]:
-    """Yield every location that the table references, each once, after the locations it references itself."""
+    """Yield every location that the table references, each once, after the locations it references itself.
+
+    Dead-letter files that its snapshots list are not among them: they belong to another table (`letters_of`).
+    """
     seen: set[str] = set()
     for found in _locations(table):
         if found not in seen:
@@ -285,8 +304,6 @@ def _locations(table: Table) -> Iterator[str]:
     for entries in table.manifests.values():
         for entry in entries or ():
             yield entry.path
-    for _, path, _, _ in letters_of(table):
-        yield path
     for path, _ in statistics_of(table.metadata):
         yield path
     yield from table.manifests

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from tarn.core.audit.model import FileEntry, Finding, Json, Kind, Table, letters_of
+from tarn.core.audit.model import FileEntry, Finding, Json, Kind, NamedLetters, SizeOf, Table, letters_of
+from tarn.core.audit.names import FROM_BACKUP
 from tarn.core.dead_letter import (
     MARKER_KEY,
     PENDING_PREFIX,
     DeadLetterWatermark,
     markers_from_json,
     pending_from_json,
+    rows_expected,
 )
 from tarn.core.errors import CorruptStateError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
@@ -170,21 +173,35 @@ def _doubled(table: Table, streams: Sequence[Stand]) -> int:
     return max(0, live - room)
 
 
-def judge_letters(tables: Sequence[LetterFacts]) -> Iterator[Finding]:
-    """Check that every dead-letter file that a table lists is in the dead-letter table or pending."""
+def judge_letters(tables: Sequence[LetterFacts], size_of: SizeOf) -> Iterator[Finding]:
+    """Check that every dead-letter file that a table lists is in the dead-letter table or pending.
+
+    A registered file may have been rewritten since, by ingest or by an engine: then the dead-letter table
+    must have all rows that were registered.
+    """
     for facts in tables:
         lost: dict[str, list[str]] = {}
         waiting: dict[str, int] = {}
-        for stream, path, sequence in facts.named:
-            home = next((t for t in tables if path.startswith(f"{t.root}/")), None)
-            marker = home.markers.get(stream) if home is not None else None
-            covered = marker is not None and marker.table_uuid == facts.uuid and sequence <= marker.sequence
-            if home is not None and path in home.live:
+        gone: list[str] = []
+        for letter, home in _homes(facts, tables):
+            stands = facts.stands(letter, home)
+            if stands is Letters.REWRITTEN:
                 continue
-            if covered or home is None:
-                lost.setdefault(stream, []).append(path)
-            else:
-                waiting[stream] = waiting.get(stream, 0) + 1
+            if stands is Letters.LOST:
+                lost.setdefault(letter.stream, []).append(letter.path)
+                continue
+            if stands is Letters.WAITING:
+                waiting[letter.stream] = waiting.get(letter.stream, 0) + 1
+            size = size_of(letter.path)
+            if size != letter.bytes:
+                gone.append(letter.path if size is None else f"{letter.path} ({size} bytes)")
+        if gone:
+            yield Finding(
+                kind=Kind.LETTERS,
+                where=facts.table,
+                what=f"{len(gone)} missing or of another size: {', '.join(gone[:3])}",
+                fix=FROM_BACKUP,
+            )
         for stream, paths in lost.items():
             yield Finding(
                 kind=Kind.LETTERS_UNREGISTERED,
@@ -202,6 +219,30 @@ def judge_letters(tables: Sequence[LetterFacts]) -> Iterator[Finding]:
             )
 
 
+def letters_needed(tables: Sequence[LetterFacts]) -> Iterator[str]:
+    """Yield the locations of dead-letter files that a backup needs: not those that were rewritten since."""
+    for facts in tables:
+        for letter, home in _homes(facts, tables):
+            if facts.stands(letter, home) is not Letters.REWRITTEN:
+                yield letter.path
+
+
+def _homes(
+    facts: LetterFacts, tables: Sequence[LetterFacts]
+) -> Iterator[tuple[NamedLetters, LetterFacts | None]]:
+    for letter in facts.named:
+        yield letter, next((table for table in tables if letter.path.startswith(f"{table.root}/")), None)
+
+
+class Letters(Enum):
+    """Where a dead-letter file is that a table lists."""
+
+    HELD = auto()
+    WAITING = auto()
+    REWRITTEN = auto()
+    LOST = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFacts:
     """What one table says about dead letters.
@@ -210,17 +251,38 @@ class LetterFacts:
         table: name of the table.
         uuid: UUID of the table.
         root: location of the table.
-        named: (stream, location, sequence) of the files that its snapshots list.
+        named: files that its snapshots list.
         markers: watermark per stream, for a dead-letter table.
         live: locations of its live files, for a dead-letter table.
+        rows: number of rows in them.
+        expected: number of rows that it must have; None if that is not known.
     """
 
     table: str
     uuid: str
     root: str
-    named: tuple[tuple[str, str, int], ...]
+    named: tuple[NamedLetters, ...]
     markers: Mapping[str, DeadLetterWatermark]
     live: frozenset[str]
+    rows: int = 0
+    expected: int | None = None
+
+    def stands(self, letter: NamedLetters, home: LetterFacts | None) -> Letters:
+        """Where a file is that this table lists.
+
+        Args:
+            letter: the file.
+            home: the dead-letter table below whose location it is; None if there is none.
+        """
+        if home is None:
+            return Letters.LOST
+        if letter.path in home.live:
+            return Letters.HELD
+        marker = home.markers.get(letter.stream)
+        if marker is None or marker.table_uuid != self.uuid or letter.sequence > marker.sequence:
+            return Letters.WAITING
+        whole = home.expected is not None and home.rows >= home.expected
+        return Letters.REWRITTEN if whole else Letters.LOST
 
 
 def letter_facts(table: Table) -> LetterFacts:
@@ -228,6 +290,7 @@ def letter_facts(table: Table) -> LetterFacts:
     chain = table.chain()
     markers: Mapping[str, DeadLetterWatermark] = {}
     live: frozenset[str] = frozenset()
+    rows = 0
     for snapshot in reversed(chain):
         text = (snapshot.get("summary") or {}).get(MARKER_KEY)
         if text is not None:
@@ -235,15 +298,19 @@ def letter_facts(table: Table) -> LetterFacts:
                 markers = markers_from_json(text)
             except CorruptStateError:
                 continue
-            live = frozenset(entry.path for entry in table.files_of(chain[-1]))
+            files = list(table.files_of(chain[-1]))
+            live = frozenset(entry.path for entry in files)
+            rows = sum(-entry.records if entry.deletes else entry.records for entry in files)
             break
     return LetterFacts(
         table=table.name,
         uuid=table.uuid,
         root=table.root,
-        named=tuple((stream, path, sequence) for stream, path, _, sequence in letters_of(table)),
+        named=tuple(letters_of(table)),
         markers=markers,
         live=live,
+        rows=rows,
+        expected=rows_expected(snapshot.get("summary") or {} for snapshot in reversed(chain)),
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from tarn.core.audit.model import Finding, Kind, SizeOf, Table, letters_of, statistics_of
+from tarn.core.audit.model import Finding, Kind, SizeOf, Table, statistics_of
 
 TOLD_MAX = 5
 """Maximum number of objects of one kind listed by name per table; the rest is counted."""
@@ -152,8 +152,6 @@ def judge_objects(table: Table, size_of: SizeOf) -> Iterator[Finding]:
     for files in table.manifests.values():
         for entry in files or ():
             stated.setdefault(entry.path, (Kind.DELETES if entry.deletes else Kind.FILE, entry.bytes))
-    for _, path, size, _ in letters_of(table):
-        stated.setdefault(path, (Kind.LETTERS, size))
     for path, size in statistics_of(table.metadata):
         stated.setdefault(path, (Kind.STATISTICS, size))
     gone: dict[Kind, list[str]] = {}
