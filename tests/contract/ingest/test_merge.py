@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from tarn.adapters import files as parquet_files
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
+from tarn.adapters.store import MemoryStore
 from tarn.adapters.table_files import IcebergWriter
 from tarn.core import small_files
 from tarn.core.errors import UnavailableError
@@ -27,7 +28,8 @@ from tarn.ingest.ingestor import Ingestor, Plan
 from tarn.ingest.status import State
 from tarn.keeper.archive import Begin
 from tarn.keeper.backup import backup
-from tarn.keeper.fsck import fsck
+from tarn.keeper.fsck import Report, fsck
+from tarn.keeper.restore import restore
 from tarn.testing.executors import SteppedExecutor
 from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.test_faults import audit, faulty_lake, feed
@@ -78,10 +80,24 @@ def operations(lake: Lake) -> list[str]:
 def is_whole(lake: Lake, topic: Topic) -> None:
     assert lake.offsets() == [(0, n) for n in range(len(topic.logs[0]))]
     lake.history_is_a_chain()
-    report = fsck(
-        PlainBulk(lake.store), manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None
-    )
-    assert report.damage == []
+    assert checked(lake).damage == []
+
+
+def quiet(_: object) -> None:
+    return None
+
+
+def checked(lake: Lake) -> Report:
+    return fsck(PlainBulk(lake.store), manifest_audit, bucket=BUCKET, tell=quiet, sleep=quiet)
+
+
+def saved(lake: Lake) -> bytes:
+    """A backup, which holds everything."""
+    out = io.BytesIO()
+    begin = Begin(id="b-1", bucket=BUCKET, warehouse="tarn", at="2026-11-27T12:00:00+00:00", version="0")
+    done = backup(PlainBulk(lake.store), manifest_audit, out, begin, tell=quiet, sleep=quiet)
+    assert done.whole
+    return out.getvalue()
 
 
 def test_the_files_of_a_minute_become_one_with_the_same_rows() -> None:
@@ -173,13 +189,8 @@ def test_nothing_misses_dead_letter_files_that_were_merged() -> None:
             }
         ],
     )
-    bulk = PlainBulk(lake.store)
-    report = fsck(bulk, manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
-    assert report.damage == []
-    out = io.BytesIO()
-    begin = Begin(id="b-1", bucket=BUCKET, warehouse="tarn", at="2026-11-27T12:00:00+00:00", version="0")
-    done = backup(bulk, manifest_audit, out, begin, tell=lambda _: None, sleep=lambda _: None)
-    assert done.whole
+    assert checked(lake).damage == []
+    saved(lake)
     lake.work(lake.ingestor(spec()))
     assert letters_of(lake)[0] == list(range(0, 120, 5)), "none is registered again"
 
@@ -266,6 +277,23 @@ def test_two_processes_register_for_each_other_and_each_merges_its_own() -> None
     offsets, files, _ = letters_of(lake)
     assert offsets == sorted([*range(0, 48, 2)] * 2)
     assert files <= 4
+
+
+def test_dead_letters_that_wait_are_in_a_backup() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    topic.send(0, b"junk", order(1))
+    killed = lake.ingestor(spec())
+    killed._dead_letters.register = lambda _state: 0  # type: ignore[method-assign]
+    killed._dead_letters.due = lambda: False  # type: ignore[method-assign]
+    lake.work(killed)
+    assert lake.rows("ops.dead_letters") == []
+    ((path, *_),) = json.loads(lake.table().head["summary"]["tarn.dead-letters.orders"])
+    restored = MemoryStore()
+    restore(
+        PlainBulk(restored), io.BytesIO(saved(lake)), bucket=BUCKET, warehouse="tarn", tell=quiet, sleep=quiet
+    )
+    assert restored.get(path.removeprefix(f"s3://{BUCKET}/")) is not None
 
 
 def test_ingestion_goes_on_after_it_and_a_new_process_too() -> None:
