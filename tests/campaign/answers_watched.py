@@ -42,9 +42,9 @@ def answers_watched(sim: Sim) -> Iterator[None]:
 
     merge, commit_merge, plan = Ingestor._merge, Ingestor._commit_merge, Ingestor._plan
 
-    def merging(reader: Ingestor, group: Group, writer: TableWriter) -> Merged:
+    def merging(reader: Ingestor, group: Group, writer: TableWriter, *, letters: bool = False) -> Merged:
         sim.watch.merging[id(reader)] = ""
-        made = merge(reader, group, writer)
+        made = merge(reader, group, writer, letters=letters)
         sim.watch.merging[id(reader)] = "".join(file.path for file in made.files)
         return made
 

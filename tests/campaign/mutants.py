@@ -267,6 +267,7 @@ MUTANTS = (
         name="newest listed",
         rule="the catalog takes the newest metadata.json of the folder for the current one",
         faults=(2,),
+        seed=9,  # with some others it answers every commit with a conflict, without end
         patches=mutated((Tables, "current", _newest_listed)),
     ),
     Mutant(
