@@ -151,17 +151,17 @@ def unregistered(
 
 
 def rows_expected(summaries: Iterable[Mapping[str, str]]) -> int | None:
-    """Number of rows that the dead-letter table must have: all that were registered and nobody deleted.
+    """Number of rows that the dead-letter table must have: those that were registered.
 
-    None if that is not known: before the first count, and after others deleted rows.
+    0 if others deleted rows since the last count, None if they were never counted.
 
     Args:
         summaries: summaries of its current snapshot and of the ancestors, newest first.
     """
+    deleted = False
     for summary in summaries:
         text = str(summary.get(COUNT_KEY, ""))
         if text.isdecimal():
-            return int(text)
-        if summary.get("operation") in ("delete", "overwrite"):
-            return None
+            return 0 if deleted else int(text)
+        deleted = deleted or summary.get("operation") in ("delete", "overwrite")
     return None

@@ -117,8 +117,8 @@ def _append(
     """A snapshot of the dead-letter table, with what ingest states in each of its own."""
     summary = {dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)}
     rows = dead_letter.rows_expected(snapshot.get("summary") or {} for snapshot in state.ancestors())
-    if rows is None:
-        rows = 0 if state.head is None else state.total("records")
+    if not rows:
+        rows = _rows_now(state)
     if rows is not None:
         rows += sum(f.records for f in files) - sum(f.records for f in removed)
         summary[dead_letter.COUNT_KEY] = str(rows)
@@ -130,6 +130,13 @@ def _append(
         since=marker_property(dead_letter.MARKER_KEY),
         removed=removed,
     )
+
+
+def _rows_now(state: TableState) -> int | None:
+    if state.head is None:
+        return 0
+    rows = state.total("records")
+    return None if rows is None else rows - (state.total("position-deletes") or 0)
 
 
 class DeadLetterWriter:

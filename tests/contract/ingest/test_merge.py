@@ -195,6 +195,34 @@ def test_nothing_misses_dead_letter_files_that_were_merged() -> None:
     assert letters_of(lake)[0] == list(range(0, 120, 5)), "none is registered again"
 
 
+@pytest.mark.parametrize(
+    ("deletes", "then"), [({}, 5), ({"total-records": "1"}, 2), ({"total-position-deletes": "3"}, 2)]
+)
+def test_rows_that_others_delete_from_the_dead_letter_table_are_not_missed(
+    deletes: dict[str, str], then: int
+) -> None:
+    lake, topic = lake_with()
+    topic.send(0, b"junk", b"more", b"most", b"last")
+    lake.work(lake.ingestor(spec()))
+    assert letters_of(lake)[2]["tarn.dead-letters-records"] == "4"
+    state = lake.table("ops.dead_letters")
+    summary = {k: v for k, v in state.head["summary"].items() if k.startswith("total-")}
+    snapshot = {
+        **state.head,
+        "snapshot-id": 7,
+        "parent-snapshot-id": state.head_id,
+        "sequence-number": state.last_sequence + 1,
+        "timestamp-ms": int(state.metadata["last-updated-ms"]) + 1,
+        "summary": {**summary, **deletes, "operation": "delete" if deletes else "replace"},
+    }
+    at = {"ref-name": "main", "type": "branch", "snapshot-id": 7}
+    updates = [{"action": "add-snapshot", "snapshot": snapshot}, {"action": "set-snapshot-ref", **at}]
+    lake.local.catalog.tables.commit(lake.local._slot(TableName(("ops",), "dead_letters")), [], updates)
+    topic.send(0, b"another")
+    lake.work(lake.ingestor(spec()))
+    assert lake.table("ops.dead_letters").head["summary"]["tarn.dead-letters-records"] == str(then)
+
+
 def test_dead_letter_files_stay_as_they_are_if_they_may_not_be_merged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
