@@ -172,6 +172,7 @@ class DeadLetterWriter:
         self._clock = clock
         self._registered_s: float | None = None
         self._waiting = 0
+        self._ingested: TableState | None = None
         self._writer: TableWriter | None = None
         self._uuid = ""
         self._marker: DeadLetterWatermark | None = None
@@ -228,6 +229,7 @@ class DeadLetterWriter:
         Raises:
             CorruptStateError: the list is unreadable.
         """
+        self._ingested = ingested
         self._waiting = len(self._unregistered(ingested))
 
     def due(self) -> bool:
@@ -241,10 +243,10 @@ class DeadLetterWriter:
             return True
         return self._clock() - self._registered_s >= REGISTER_EVERY_S
 
-    @property
-    def waiting(self) -> bool:
-        """Whether files wait, as far as is known."""
-        return self._waiting > 0
+    def register_waiting(self) -> None:
+        """Register what waits, as far as is known; raises what `register` does."""
+        if self._waiting and self._ingested is not None:
+            self.register(self._ingested)
 
     def register(self, ingested: TableState) -> int:
         """Register every dead-letter file that this version of the ingested table lists.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -205,6 +206,10 @@ class Ingestor:
                 self._context.executor() as executor,
             ):
                 self._ingest(plan, memory, executor, merger, until)
+        except TarnError:
+            with suppress(TarnError):
+                self._dead_letters.register_waiting()
+            raise
         finally:
             self._commits.turn.leave()
 
@@ -291,8 +296,7 @@ class Ingestor:
                 plan = replace(plan, state=result.state)
         if uncommitted:
             plan.source.commit_group_offsets(uncommitted)
-        if self._dead_letters.waiting:
-            self._dead_letters.register(plan.state)
+        self._dead_letters.register_waiting()
 
     def _read(self, plan: Plan, batch: OpenBatch, timeout_s: float) -> None:
         """Poll once, if there is memory for what that may return, and add it to the batch."""
@@ -325,6 +329,8 @@ class Ingestor:
         self._dead_letters.ensure()
         sampler = Sampler(self.spec, source, self._context, name=self.name)
         state = self._table.ensure(self._commits, sampler)
+        # Before anything that may stop the stream: what waits is registered although it cannot go on.
+        self._dead_letters.register(state)
         bounds = source.bounds()
         table = offsets_in(state, self._stream)
         self._progress.planned(state, table, identity, bounds)
@@ -336,7 +342,6 @@ class Ingestor:
         self._upkeep.require_columns(state)
         self._progress.watermark(state)
         own = self._replica.own(positions)
-        self._dead_letters.register(state)
         self._context.registry.update(self.name, progress_s=self._context.clock())
         log.info(
             "ingestor planned",

@@ -298,6 +298,38 @@ def test_two_streams_share_a_dead_letter_table():
     assert sorted(r["value"] for r in lake.rows("ops.dead_letters")) == [b"bad-1", b"bad-2"]
 
 
+def test_dead_letters_that_wait_are_registered_although_the_topic_was_recreated_meanwhile():
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    turn = [0]
+
+    def until() -> bool:
+        turn[0] += 1
+        if turn[0] in (10, 20):
+            topic.send(0, b"junk", order(turn[0]))
+        if turn[0] == 40:
+            assert len(lake.rows("ops.dead_letters")) == 1, "the second one waits"
+            lake.sources.topics["orders"] = Topic("orders", 1, topic_id="id-2")
+        return turn[0] > 100
+
+    with pytest.raises((SourceChangedError, OffsetGapError)):
+        lake.ingestor().cycle(until)
+    assert sorted(row["offset"] for row in lake.rows("ops.dead_letters")) == [0, 2]
+
+
+def test_dead_letters_of_a_killed_process_are_registered_although_the_topic_was_recreated():
+    topic = Topic("orders", 1)
+    topic.send(0, order(0), b"junk")
+    lake = Lake(topic)
+    killed = lake.ingestor()
+    killed._dead_letters.register = lambda _state: 0  # type: ignore[method-assign]
+    lake.work(killed)
+    lake.sources.topics["orders"] = Topic("orders", 1, topic_id="id-2")
+    with pytest.raises(SourceChangedError):
+        lake.work(lake.ingestor())
+    assert [row["offset"] for row in lake.rows("ops.dead_letters")] == [1]
+
+
 def test_a_topic_recreated_stops_the_ingestor():
     lake, _ = lake_with(5)
     lake.work(lake.ingestor())
