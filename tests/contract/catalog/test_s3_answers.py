@@ -136,7 +136,7 @@ def test_many_keys_are_deleted_by_one_request(server: Answers, store: S3Store) -
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "error", "told"),
+    ("status", "body", "error", "message"),
     [
         (200, RESULT.format(NOT_DELETED.format("AccessDenied", "No.")), StoreDeniedError, "may not delete 2"),
         (200, RESULT.format(NOT_DELETED.format("SlowDown", "Wait.")), StoreBusyError, "asks to slow down"),
@@ -158,11 +158,11 @@ def test_many_keys_are_deleted_by_one_request(server: Answers, store: S3Store) -
         (500, "", StoreOutcomeUnknownError, "it may have happened"),
     ],
 )
-def test_what_was_not_deleted_of_many_is_told_by_its_code(
-    server: Answers, store: S3Store, status: int, body: str, error: type[Exception], told: str
+def test_what_was_not_deleted_of_many_is_known_by_its_code(
+    server: Answers, store: S3Store, status: int, body: str, error: type[Exception], message: str
 ) -> None:
     server.status, server.body = status, body
-    with pytest.raises(error, match=told) as caught:
+    with pytest.raises(error, match=message) as caught:
         store.delete_many(["a", "b"])
     assert type(caught.value) is error
     assert server.asked == 1
