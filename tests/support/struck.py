@@ -32,6 +32,7 @@ from tests.support.plant import Plant
 from tests.support.process_world import ROOT, FileLake, messages
 from tests.support.status_api import Client, served
 
+FEED_S = 0.05
 COMMAND = (sys.executable, "-m", "tarn.ingest.worker", "--world", "tests.support.process_world:trapped")
 
 
@@ -55,6 +56,18 @@ class Struck:
         """Ask for a fault as the page does."""
         headers = {"X_Tarn_Fault_Token": self.strikes.token} | headers
         return self.client.ask(f"/v1/faults/{kind}?ingestor={ingestor}", method=method, **headers)
+
+    def rest(self, within_s: float = 60.0) -> None:
+        """Let no more rows come, and return once all that came are in the table and none is on its way."""
+        self.feeding = False
+        late_s = time.monotonic() + within_s
+        before = -1
+        while (sent := len(self.plant.lake.sources.topics["orders"].logs[0])) != before or sent > len(
+            self.plant.lake.offsets()
+        ):
+            assert time.monotonic() < late_s, (sent, self.plant.workers())
+            before = sent
+            time.sleep(2 * FEED_S)
 
     def over(self, within_s: float = 60.0) -> Any:
         """The newest strike, once it is over."""
@@ -139,7 +152,7 @@ def struck(*, processes: Path | None = None, **options: Any) -> Iterator[Struck]
 
         def feed() -> None:
             number = 0
-            while not ending.wait(0.05):
+            while not ending.wait(FEED_S):
                 if made.feeding:
                     number += 1
                     lake.sources.topics["orders"].send(0, order(number))

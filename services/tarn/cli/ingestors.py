@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -228,12 +228,15 @@ def follow(settings: Settings, specs: SpecRegistry, name: str, wait_s: int) -> N
     if not wait_s:
         return
 
+    ready: Mapping[str, Any] = {}
+
     def settled() -> bool:
+        # Kept: what follows "Running" may be a reader that gets its share, which is no failure.
+        nonlocal ready
         ready = one(specs, name).ready
         return bool(ready["status"]) or ready["reason"] not in IN_PROGRESS
 
     _until(settled, wait_s)
-    ready = one(specs, name).ready
     print(f"{ready['reason']}{': ' if ready['message'] else ''}{visible(ready['message'])}")  # noqa: T201
     if not ready["status"]:
         raise typer.Exit(FAILED)

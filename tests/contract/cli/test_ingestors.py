@@ -77,8 +77,9 @@ def test_from_a_file_to_a_running_ingestor_and_away(
     plant.until(lambda: plant.lake.registry.get("orders").bad_records == 1)
     assert run(monkeypatch, "apply", "-f", str(file)) == 0
     assert "orders unchanged, generation 1" in capsys.readouterr().out
-    assert run(monkeypatch, "scale", "orders", "2", "--wait", "60") == 0
-    assert "replicas: 2, generation 2" in capsys.readouterr().out
+    code, said = run(monkeypatch, "scale", "orders", "2", "--wait", "60"), capsys.readouterr()
+    assert code == 0, said
+    assert "replicas: 2, generation 2" in said.out
     assert run(monkeypatch, "get") == 0
     out = capsys.readouterr().out
     assert re.search(r"orders +│ Running +│ +2/2 │ +2 │", out), out
@@ -102,6 +103,27 @@ def test_from_a_file_to_a_running_ingestor_and_away(
     for command in (("describe", "orders"), ("delete", "orders"), ("scale", "orders", "1")):
         assert run(monkeypatch, *command) == 1
         assert "there is no ingestor orders" in capsys.readouterr().err
+
+
+def test_what_ran_once_is_no_failure_though_its_state_changes_at_once(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "orders.yaml"
+    file.write_text(text())
+    look = ingestors.one
+    answers: list[bool] = []
+
+    def changing(specs: Any, name: str) -> Any:
+        found = look(specs, name)
+        if True in answers:
+            found = replace(found, status=None)
+        answers.append(bool(found.ready["status"]))
+        return found
+
+    monkeypatch.setattr(ingestors, "one", changing)
+    assert run(monkeypatch, "apply", "-f", str(file), "--wait", "60") == 0
+    assert answers[-1] is True
+    assert capsys.readouterr().out.splitlines()[-1] == "Running"
 
 
 @pytest.mark.parametrize(
