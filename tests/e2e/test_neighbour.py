@@ -73,7 +73,7 @@ def test_a_neighbour_reaches_nothing_and_everybody_else_all_that_they_need(
     assert "connected" in outwards.text, outwards.text
 
 
-@pytest.mark.in_turn(3, "the neighbour test passes without firewall rules too")
+@pytest.mark.in_turn(6, "the neighbour test passes without firewall rules too")
 @pytest.mark.may_skip("only root on Linux can make a network namespace")
 def test_without_the_rules_the_neighbour_comes_in(
     stack: Stack, outsider: Neighbour, doors: list[tuple[str, int]]

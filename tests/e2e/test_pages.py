@@ -158,7 +158,7 @@ def chromium() -> str:
     return browser.required()
 
 
-@pytest.mark.in_turn(3, "a real browser gets an answer that the same request by a plain client does not get")
+@pytest.mark.in_turn(6, "a real browser gets an answer that the same request by a plain client does not get")
 @pytest.mark.may_skip("no Chromium to be had")
 def test_a_browser_gets_nothing_for_a_page_of_another_site(
     stack: Stack, chromium: str, tmp_path: Path
@@ -180,7 +180,7 @@ def test_a_browser_gets_nothing_for_a_page_of_another_site(
     assert asked_by_pages(stack) == before
 
 
-@pytest.mark.in_turn(3, "a real browser gets an answer that the same request by a plain client does not get")
+@pytest.mark.in_turn(6, "a real browser gets an answer that the same request by a plain client does not get")
 @pytest.mark.may_skip("no Chromium to be had")
 @pytest.mark.parametrize("name", sorted(DOORS))
 def test_a_browser_gets_nothing_when_a_name_is_bound_to_this_machine(

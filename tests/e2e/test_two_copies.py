@@ -14,7 +14,7 @@ from tarn_host.stack import project
 
 from tests.support.stack import LONG_RUNNING, Answer, Stack, run
 
-pytestmark = pytest.mark.in_turn(3, "two copies of Tarn on one machine share or mix up something")
+pytestmark = pytest.mark.in_turn(6, "two copies of Tarn on one machine share or mix up something")
 
 FOREIGN = ("COMPOSE_PROJECT_NAME", "TARN_")
 KINDS = {

@@ -86,7 +86,7 @@ def test_a_stopped_service_is_named_and_up_heals_it(broken: Stack) -> None:
     assert again.code == 0, again.text
 
 
-@pytest.mark.in_turn(1, "a deleted secret is not named, or not made again")
+@pytest.mark.in_turn(4, "a deleted secret is not named, or not made again")
 def test_a_deleted_secret_is_named_made_again_and_taken_up(broken: Stack) -> None:
     untouched = {name: broken.inspect(name)["State"]["StartedAt"] for name in ("minio", "kafka", "spark")}
     former = in_volume(broken, "trino", "cat /s/catalog_credential; rm /s/catalog_credential")
@@ -102,7 +102,7 @@ def test_a_deleted_secret_is_named_made_again_and_taken_up(broken: Stack) -> Non
     assert doctor(broken) == {}
 
 
-@pytest.mark.in_turn(1, "`scripts/up` takes the secrets of another copy")
+@pytest.mark.in_turn(4, "`scripts/up` takes the secrets of another copy")
 def test_a_secret_of_another_copy_is_named_and_up_refuses_and_changes_nothing(broken: Stack) -> None:
     path = "/s/s3_secret_access_key"
     own = in_volume(broken, "ingest", f"cat {path}")

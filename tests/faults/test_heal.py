@@ -316,7 +316,7 @@ def test_a_dependency_that_hangs_ends_nobody_else(
     record_property(FROZEN.name, took)
 
 
-@pytest.mark.in_turn(2, "a watch in a container no longer ends a process that hangs")
+@pytest.mark.in_turn(6, "a watch in a container no longer ends a process that hangs")
 @pytest.mark.runs_last  # the containers are two minutes old by then
 def test_what_hangs_is_ended_and_comes_back(
     stack: Stack, kafka: dict[str, str], record_property: Callable[[str, object], None]

@@ -1,7 +1,8 @@
-"""Long tests that take turns: a complete run has one turn of three, and the next commit's run the next one.
+"""Long tests that take turns: a complete run has one turn of six, and the next commit's run the next one.
 
 A test marked `in_turn(n, catches)` takes long, and shows on another part, or in another way, what tests of
-every run show as well. The numbers divide the seconds about equally.
+every run show as well. n is a number, or a tuple of them. The numbers divide the seconds about equally; the
+year, which is the longest, has its turn almost alone.
 """
 
 from __future__ import annotations
@@ -34,14 +35,30 @@ def of_other_turns(items: Sequence[pytest.Item], turn: str = TURN) -> list[pytes
         marker = item.get_closest_marker("in_turn")
         if marker is None:
             continue
-        number, _catches = marker.args
-        if number not in range(1, TURNS + 1):
-            raise pytest.UsageError(f"{item.nodeid}: in_turn({number}) is no turn; there are 1 to {TURNS}")
-        if turn and number != int(turn):
+        given, _catches = marker.args
+        numbers = given if isinstance(given, tuple) else (given,)
+        for number in numbers:
+            if number not in range(1, TURNS + 1):
+                raise pytest.UsageError(
+                    f"{item.nodeid}: in_turn({number}) is no turn; there are 1 to {TURNS}"
+                )
+        if turn and int(turn) not in numbers:
             others.append(item)
     return others
 
 
-def one_after_the_other(values: Iterable[V], catches: str) -> dict[V, pytest.MarkDecorator]:
-    """Value of a parameter -> the mark that puts it into the next turn."""
-    return {value: pytest.mark.in_turn(n % TURNS + 1, catches) for n, value in enumerate(values)}
+def one_after_the_other(
+    values: Iterable[V], catches: str, *, times: int = 1
+) -> dict[V, pytest.MarkDecorator]:
+    """Value of a parameter -> the mark that puts it into the next turn.
+
+    Args:
+        values: the values of the parameter.
+        catches: what the other turns miss.
+        times: in how many of the turns each value is; it divides their number.
+    """
+    apart = TURNS // times
+    return {
+        value: pytest.mark.in_turn(tuple(range(n % apart + 1, TURNS + 1, apart)), catches)
+        for n, value in enumerate(values)
+    }

@@ -9,6 +9,7 @@ import pytest
 from tests.campaign import results, simulate
 from tests.campaign.sources import ROOT
 from tests.campaign.through import Through
+from tests.support.turns import one_after_the_other
 
 ALWAYS = {
     "catalog/tarn_catalog/state/transactions.py",
@@ -30,7 +31,12 @@ WAYS: dict[Through, tuple[set[str], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize("through", WAYS)
+TURN_OF = one_after_the_other(
+    WAYS, "a result names a source that its way does not load, or lacks one", times=2
+)
+
+
+@pytest.mark.parametrize("through", [pytest.param(way, marks=TURN_OF[way]) for way in WAYS])
 def test_the_sources_of_a_result_are_what_its_way_loads(through: Through, tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     for seeds in (1, 2):

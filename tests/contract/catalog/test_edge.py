@@ -25,6 +25,7 @@ from tarn_catalog.rest.routes import SERVED, Routes
 from tarn_catalog.testing.server import write_secrets
 from tests.contract.catalog.test_commits import NEW, ROOTS, SLOT, append
 from tests.contract.catalog.test_transactions import VIEW
+from tests.support.turns import one_after_the_other
 
 TABLE = "/v1/namespaces/ns/tables/t"
 VIEW_SLOT = TableIdentifier.of(("ns",), "v", "view")
@@ -274,7 +275,14 @@ class Edge:
         asyncio.run(script())
 
 
-@pytest.mark.parametrize("number", range(len(BODIES)))
+TURN_OF = one_after_the_other(
+    range(len(BODIES)),
+    "a body that is wrong somewhere is an error of the server, for half of the requests",
+    times=3,
+)
+
+
+@pytest.mark.parametrize("number", [pytest.param(number, marks=mark) for number, mark in TURN_OF.items()])
 def test_a_body_with_anything_wrong_is_refused_in_words_and_changes_nothing(
     number: int, tmp_path: Path, record_property
 ) -> None:

@@ -470,6 +470,7 @@ def append_until_done(
         raise
 
 
+@pytest.mark.in_turn(4, "32 writers of pyiceberg lose commits, not those of our own client")
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_32_writers_at_once_lose_nothing(rest_lake: Lake, record_property) -> None:

@@ -184,6 +184,7 @@ def test_nothing_is_loaded():
     assert code == 1
 
 
+@pytest.mark.in_turn(3, "embedded suites side by side meet, not those on a stack")
 def test_suites_side_by_side_do_not_meet(tmp_path: Path) -> None:
     """Two sessions at once, one of them on two processes of pytest-xdist."""
     running = []

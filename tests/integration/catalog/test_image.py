@@ -107,7 +107,7 @@ def test_32_writers_on_two_replicas_lose_nothing(serve: Serve, record_property) 
     record_property("seconds", round(time.monotonic() - started, 1))
 
 
-@pytest.mark.in_turn(2, "the catalog's health check misses a store that is frozen or refuses its key")
+@pytest.mark.in_turn(5, "the catalog's health check misses a store that is frozen or refuses its key")
 @pytest.mark.timeout(300)
 def test_health_is_true(serve: Serve) -> None:
     (server,) = serve(1)

@@ -26,7 +26,7 @@ from tests.support.containers import KEEPER
 from tests.support.images import image, tag
 from tests.support.stack import eventually, free_ports
 
-pytestmark = pytest.mark.in_turn(1, "the front in Compose sends a request twice, or fails with one replica")
+pytestmark = pytest.mark.in_turn(4, "the front in Compose sends a request twice, or fails with one replica")
 
 PROJECT = f"{os.environ.get('TARN_TEST_PROJECT', 'tarn-dev-test')}-replicas"
 FRONT = f"tarn/catalog-front:{PROJECT}"

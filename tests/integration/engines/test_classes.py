@@ -20,6 +20,6 @@ def test_trino_uses_its_archive(trino_server: Trino) -> None:
     assert "/opt/trino/classes.jsa" in mapped(trino_server.container)
 
 
-@pytest.mark.in_turn(1, "Spark starts without its archive of classes, and slower")
+@pytest.mark.in_turn(4, "Spark starts without its archive of classes, and slower")
 def test_spark_uses_its_archive(spark_server: DockerContainer) -> None:
     assert "/opt/spark-classes.jsa" in mapped(spark_server)

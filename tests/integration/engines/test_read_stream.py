@@ -94,7 +94,7 @@ def started(spark: SparkSession, catalog: Catalog, name: str) -> tuple[Table, in
         return table, reached(query)
 
 
-@pytest.mark.in_turn(2, "the documented stream no longer runs")
+@pytest.mark.in_turn(4, "the documented stream no longer runs")
 def test_the_stream_of_the_documents_moves_its_tag_while_it_reads(
     spark: SparkSession, catalog: Catalog, namespace: str
 ) -> None:
@@ -145,7 +145,7 @@ def until_there(look: Callable[[], T], running: Future[None]) -> T:
     return found
 
 
-@pytest.mark.in_turn(3, "thinning takes the place of a reader that paused")
+@pytest.mark.in_turn(6, "thinning takes the place of a reader that paused")
 def test_a_tagged_reader_goes_on_after_a_pause_of_many_commits(
     spark: SparkSession, catalog: Catalog, namespace: str
 ) -> None:
@@ -161,7 +161,7 @@ def test_a_tagged_reader_goes_on_after_a_pause_of_many_commits(
     assert found == [1, 2, 3, *numbers]
 
 
-@pytest.mark.in_turn(1, "a reader without a tag skips rows in silence")
+@pytest.mark.in_turn(4, "a reader without a tag skips rows in silence")
 def test_without_the_tag_the_same_stream_finds_that_its_place_is_gone(
     spark: SparkSession, catalog: Catalog, namespace: str
 ) -> None:
@@ -176,7 +176,7 @@ def test_without_the_tag_the_same_stream_finds_that_its_place_is_gone(
         await_rows(spark, f"{name}_copy", 3 + PAUSE_COMMITS, query)
 
 
-@pytest.mark.in_turn(2, "a stream ends where retention drops old files, or loses rows with the option for it")
+@pytest.mark.in_turn(5, "a stream ends where retention drops old files, or loses rows with the option for it")
 def test_a_stream_passes_over_dropped_files_with_the_option_of_the_documents(
     spark: SparkSession, catalog: Catalog, namespace: str
 ) -> None:

@@ -45,7 +45,7 @@ def good(ledger: Ledger) -> set[tuple[int, int]]:
     return {place for place, (_, ok) in ledger.sent.items() if ok}
 
 
-@pytest.mark.in_turn(2, "a full store loses rows or needs a hand afterwards")
+@pytest.mark.in_turn(5, "a full store loses rows or needs a hand afterwards")
 def test_a_store_without_room_refuses_writes_by_name_and_goes_on_when_there_is_room(ingest: Ingest) -> None:
     start, ledger, disk = ends_now(ingest), Ledger(seed=6), ingest.stack.disks["minio"]
     producer = ingest.stack.producer()
@@ -80,7 +80,7 @@ def test_a_store_without_room_refuses_writes_by_name_and_goes_on_when_there_is_r
     assert ("more",) in lake.list_namespaces()
 
 
-@pytest.mark.in_turn(3, "a full log loses records")
+@pytest.mark.in_turn(6, "a full log loses records")
 def test_a_log_without_room_takes_nothing_and_loses_nothing_that_it_took(
     ingest: Ingest, log_keeper: LogKeeper
 ) -> None:

@@ -150,7 +150,7 @@ def test_a_frozen_dependency_is_waited_for_and_nothing_is_lost(frozen: str, inge
     assert {place for place, (_, ok) in ledger.sent.items() if ok} <= set(found)
 
 
-@pytest.mark.in_turn(1, "ingest needs a restart after a refused log-in")
+@pytest.mark.in_turn(4, "ingest needs a restart after a refused log-in")
 def test_a_password_that_kafka_does_not_take_shows_and_heals_with_the_broker(ingest: Ingest) -> None:
     """Renewed while both run: the broker reads it when it starts, ingest without a restart."""
     eventually("healthy at first", lambda: health(ingest.wrapped) == "healthy", timeout_s=60)

@@ -128,7 +128,7 @@ def test_a_backlog_of_large_messages_is_read_within_the_memory_of_ingest(
         sys.stderr.write(f"{counts}\n")
 
 
-@pytest.mark.in_turn(3, "many ingestors want more threads or memory than ingest has")
+@pytest.mark.in_turn(6, "many ingestors want more threads or memory than ingest has")
 def test_forty_ingestors_run_within_the_limits_of_ingest(
     stack: Stack, tmp_path: Path, record_property: Any
 ) -> None:

@@ -485,7 +485,7 @@ def as_admin(broker: Broker, code: str) -> None:
     assert code == 0, said.decode()
 
 
-@pytest.mark.in_turn(3, "a renewed password needs a new log")
+@pytest.mark.in_turn(6, "a renewed password needs a new log")
 def test_a_start_takes_renewed_passwords_and_removes_who_is_not_in_the_table(
     broker: Broker, topics: None
 ) -> None:
@@ -514,7 +514,7 @@ def test_a_start_takes_renewed_passwords_and_removes_who_is_not_in_the_table(
     assert [user for user, secret in broker.secrets.passwords.items() if secret in said] == []
 
 
-@pytest.mark.in_turn(1, "a log of the first releases loses records")
+@pytest.mark.in_turn(4, "a log of the first releases loses records")
 def test_a_log_from_before_there_were_users_keeps_its_records(tmp_path: Path) -> None:
     """The previous version's settings, on the current image: no authentication, no authorization."""
     client = docker.from_env()

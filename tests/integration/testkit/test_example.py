@@ -50,6 +50,7 @@ def typed(text: str, folder: Path, *, timeout_s: float) -> Answer:
     return answer
 
 
+@pytest.mark.in_turn(3, "the example of a pipeline's tests does not run by itself")
 @pytest.mark.timeout(600)
 def test_the_example_passes_in_an_environment_of_its_own(home: Path, page: list[str]) -> None:
     said = typed(page[1], home, timeout_s=SUITE_S).text

