@@ -1,8 +1,8 @@
 """Long tests that take turns: a complete run has one turn of six, and the next commit's run the next one.
 
 A test marked `in_turn(n, catches)` takes long, and shows on another part, or in another way, what tests of
-every run show as well. n is a number, or a tuple of them. The numbers divide the seconds about equally; the
-year, which is the longest, has its turn almost alone.
+every run show as well. n is a number, or a tuple of them. The year, which is the longest, shares its turn
+with no other single test, only with parameters of those that have a part in each turn.
 """
 
 from __future__ import annotations

@@ -19,6 +19,9 @@ from tests.integration.ingest.conftest import Stack, eventually, free_port, hard
 from tests.support.containers import LogKeeper
 from tests.support.documents import to_try
 
+# Both: the second reads what the first has sent.
+pytestmark = pytest.mark.in_turn(5, "a stream of Spark from Kafka loses its place with its container")
+
 ROOT = Path(__file__).resolve().parents[3]
 PARTITIONS = 3
 WAIT_S = 120.0
@@ -84,7 +87,6 @@ def await_numbers(stack: Stack, count: int) -> None:
     eventually(f"{count} rows", lambda: len(numbers_in(stack)) >= count, timeout_s=WAIT_S)
 
 
-@pytest.mark.in_turn(5, "a stream of Spark from Kafka loses its place with its container")
 def test_a_stream_from_kafka_goes_on_in_a_new_spark_without_a_loss_or_a_double(
     stack: Stack, topic: str, request: pytest.FixtureRequest
 ) -> None:

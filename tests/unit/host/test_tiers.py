@@ -83,7 +83,7 @@ def test_table_ends_in_the_plain_closing_line() -> None:
 
 def test_tiers_without_the_whole_stack_run_side_by_side_and_the_others_alone() -> None:
     assert planned(["unit", "contract", "spark", "integration", "e2e", "faults", "rck"]) == [
-        [["unit", "contract", "spark", "rck"], ["integration"]],
+        [["unit", "contract", "spark"], ["integration", "rck"]],
         [["e2e"]],
         [["faults"]],
     ]

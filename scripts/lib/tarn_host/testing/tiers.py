@@ -29,9 +29,9 @@ TIERS = (
 )
 ONLY_NAMED = ("nightly", "nightly-stack")
 CONTAINER_TIERS = ("spark", "integration", "e2e", "faults", "notebooks", "rck", "nightly-stack")
-SIDE_BY_SIDE = (("unit", "contract", "spark", "rck"), ("integration",))
-TIER_TIMEOUT_S = {"unit": 1_200, "contract": 1_800, "nightly": 4 * 3_600, "nightly-stack": 2 * 3_600}
-CONTAINER_TIER_TIMEOUT_S = 2400
+SIDE_BY_SIDE = (("unit", "contract", "spark"), ("integration", "rck"))
+TIER_TIMEOUT_S = {"unit": 1_800, "contract": 2_700, "nightly": 4 * 3_600, "nightly-stack": 2 * 3_600}
+CONTAINER_TIER_TIMEOUT_S = 3_000
 LINT_TIMEOUT_S = 300
 PARALLEL = ("unit", "contract", "nightly")
 WORKERS_MAX = 4
