@@ -14,22 +14,34 @@ ROOT = Path(__file__).parents[2]
 LOCK = "uv.lock"
 """The versions of all libraries; counted among the sources."""
 NAMED_MAX = 5
+PRODUCT = ("tarn", "tarn_catalog", "tarn_demo")
+"""Packages whose code the campaign judges."""
 
 Sources = dict[str, str]
 """Path in the repository -> SHA-256 of the file."""
 
 
-def loaded() -> set[str]:
-    """Paths of all files of this repository that this process has imported."""
+def loaded(modules: Mapping[str, object] = sys.modules) -> set[str]:
+    """Paths of all files of this repository that this process has imported.
+
+    Raises:
+        ValueError: code of the product came from elsewhere, as with the .venv of another clone: then what ran
+            is not what the result would name.
+    """
     prefix = Path(sys.prefix)
     found = set()
-    for module in list(sys.modules.values()):
-        name = getattr(module, "__file__", None)
+    for module, value in list(modules.items()):
+        name = getattr(value, "__file__", None)
         if name is None:
             continue
         path = Path(name).absolute()
         if path.is_relative_to(ROOT) and not path.is_relative_to(prefix):
             found.add(path.relative_to(ROOT).as_posix())
+        elif module.partition(".")[0] in PRODUCT:
+            raise ValueError(
+                f"{module} was loaded from {path}, not from {ROOT}: run the campaign with this clone's .venv "
+                "(scripts/test lint makes it)"
+            )
     return found
 
 

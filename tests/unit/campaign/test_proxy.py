@@ -125,8 +125,13 @@ def test_a_late_commit_arrives_after_its_answer(way: Way, monkeypatch: pytest.Mo
     assert found is not None
     assert (found[0], way.arrived) == (504, [])
     eventually(lambda: way.arrived, timeout_s=10, what="the late commit", pause_s=0.05)
-    eventually(lambda: (way.folder / "statuses").exists(), timeout_s=10, what="its answer", pause_s=0.05)
-    assert (way.folder / "statuses").read_text() == "200\n"
+    statuses = way.folder / "statuses"
+    eventually(
+        lambda: statuses.exists() and statuses.read_text() == "200\n",
+        timeout_s=10,
+        what="its answer",
+        pause_s=0.05,
+    )
 
 
 @pytest.mark.parametrize("what", ["pointers"])
