@@ -1,8 +1,8 @@
 """Steps from bronze to gold and their order; after an interruption the next run resumes at the last commit.
 
-A cycle reads bronze's snapshot once, brings silver up to it in batches, then brings each gold table up to
-silver. Every commit carries the position that it reaches, so a step and its position are committed
-atomically; and each step is idempotent. So a crash between two steps repeats work and loses nothing.
+A cycle brings silver up to bronze's snapshot in batches, then each gold table up to silver. Every commit
+carries the position that it reaches, so a step and its position are committed atomically; and each step is
+idempotent. So a crash between two steps repeats work and loses nothing.
 """
 
 from __future__ import annotations
@@ -105,21 +105,30 @@ class Pipeline:
         self._prepared = True
 
     def _silver(self) -> int:
-        head, text = newest(
-            self.lake.snapshots(BRONZE, self._offsets_entry, tag=f"tarn-offsets-{self.stream}")
-        )
-        if head is None or text is None:
-            return 0
-        available = Position.from_offsets(text, location=self.lake.location(BRONZE))
+        """Bring silver up to bronze; return the commits.
+
+        Bronze is looked at again while silver grows by so much that all of gold is made from it: what was
+        made in between would be thrown away. Each time the stream has grown by that share of itself, so gold
+        waits a few times at most.
+        """
         commits, done = 0, self._position(SILVER.name)
         while True:
-            piece = next_range(done, available, offsets_max=self.offsets_max)
-            if piece is None:
+            head, text = newest(
+                self.lake.snapshots(BRONZE, self._offsets_entry, tag=f"tarn-offsets-{self.stream}")
+            )
+            if head is None or text is None:
                 return commits
-            self.reached("before silver")
-            self.on_step(self._silver_step(head.id, piece))
-            self.reached("after silver")
-            commits, done = commits + 1, piece.after
+            available = Position.from_offsets(text, location=self.lake.location(BRONZE))
+            grows = done is None or is_remade(done, available, share=self.remade_share)
+            if commits and not grows:
+                return commits
+            while (piece := next_range(done, available, offsets_max=self.offsets_max)) is not None:
+                self.reached("before silver")
+                self.on_step(self._silver_step(head.id, piece))
+                self.reached("after silver")
+                commits, done = commits + 1, piece.after
+            if not (commits and grows):
+                return commits
 
     def _silver_step(self, snapshot_id: int, piece: Range) -> Step:
         begun = self.monotonic()

@@ -116,6 +116,26 @@ def test_two_pipelines_at_once_do_no_harm(lake: Lake) -> None:
     assert flights.wrong(lake) == []
 
 
+@pytest.mark.in_turn(2, "gold is made from half of what bronze holds, or lacks some of it")
+def test_gold_waits_for_what_doubles_bronze_meanwhile(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log, steps = bronze.Log(), list[Step]()
+    first, *others = flights.messages(flights.stream(seed=12), parts=3)
+    bronze.append(lake, log, first)
+
+    def meanwhile(point: str) -> None:
+        if point == "after silver" and others:
+            bronze.append(lake, log, others.pop(0))
+
+    Pipeline(lake=lake, on_step=steps.append, reached=meanwhile).cycle()
+    made = [s.table for s in steps]
+    assert made[:2] == ["silver.flights"] * 2
+    assert made.count("gold.delays_by_route") == 1, "what is made of a part is thrown away"
+    while Pipeline(lake=lake).cycle():
+        pass
+    assert flights.wrong(lake) == []
+
+
 @pytest.mark.in_turn(6, "compaction by Spark makes the pipeline start again")
 def test_snapshots_of_maintenance_do_not_hide_the_position(lake: Lake) -> None:
     flights.load_reference(lake)
