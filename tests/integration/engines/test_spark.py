@@ -68,6 +68,29 @@ def test_a_commit_of_one_engine_is_seen_by_the_next_query_of_the_other(
     assert trino_server.rows(f"SELECT count(*), min(id) FROM {table}") == [[4, 6]]
 
 
+def test_a_query_that_ran_before_is_not_compiled_again(
+    spark: SparkSession, spark_server: DockerContainer
+) -> None:
+    """Sixty queries need more pieces of code than Spark keeps by itself."""
+
+    def compiled() -> int:
+        address = f"http://127.0.0.1:{spark_server.get_exposed_port(4040)}/metrics/json/"
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            histograms = json.load(answer)["histograms"]
+        return sum(one["count"] for name, one in histograms.items() if name.endswith(".compilationTime"))
+
+    def ask() -> None:
+        for number in range(60):
+            assert one(spark, f"SELECT count(*) FROM range(100) WHERE id > {number}") == (99 - number,)
+
+    before = compiled()
+    ask()
+    first = compiled()
+    ask()
+    assert first - before > 100
+    assert compiled() - first < 10
+
+
 def test_no_way_of_looking_shows_a_secret(
     spark: SparkSession, spark_server: DockerContainer, lake: Lake
 ) -> None:
