@@ -11,7 +11,6 @@ from tarn_jobs.position import PROPERTY, Position, Range, Snapshot
 from tarn_jobs.schema import BRONZE, SILVER
 
 SOURCE = TopicIdentity(cluster="c", topic="flight-events", topic_id="t")
-SILVER_AT, GOLD_AT = "silver", "gold"
 ENOUGH = 40
 
 
@@ -60,13 +59,13 @@ class Noted(Pipeline):
         lake.silver = piece.after
         if len(lake.bronze) > 1:
             lake.bronze.pop(0)
-        self.noted.append((SILVER_AT, piece.after.offset(0)))
+        self.noted.append(("silver", piece.after.offset(0)))
         assert len(self.noted) < ENOUGH, "it goes on for ever"
         return Step(table=SILVER.name, offsets=piece.offsets, seconds=0)
 
     def _all_gold(self) -> int:
         lake: Any = self.lake
-        self.noted.append((GOLD_AT, lake.silver.offset(0) if lake.silver is not None else 0))
+        self.noted.append(("gold", lake.silver.offset(0) if lake.silver is not None else 0))
         return 1
 
 
