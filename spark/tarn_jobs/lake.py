@@ -12,7 +12,7 @@ from pyspark.sql import functions as fn
 
 from tarn_jobs import statements
 from tarn_jobs.position import PositionError, Snapshot
-from tarn_jobs.schema import Table
+from tarn_jobs.schema import Column, Table
 from tarn_jobs.statements import SOURCE, Merge
 
 _SUMMARY_CONF = "spark.sql.iceberg.snapshot-property."
@@ -63,6 +63,14 @@ class Lake:
         change = statements.missing_properties(name, found)
         if change is not None:
             self.spark.sql(change)
+
+    def add_columns(self, table: str, columns: Sequence[Column]) -> None:
+        """Add columns to a table; its rows have null in them."""
+        self.spark.sql(statements.add_columns(columns, self.name(table)))
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Return the names of the table's columns."""
+        return frozenset(self.spark.table(self.name(table)).columns)
 
     def require_columns(self, table: str, columns: Mapping[str, str]) -> None:
         """Require that the table has these columns with these types (it may have more).
@@ -115,6 +123,7 @@ class Lake:
                         current=refs.get((r.of_table, MAIN)) == r.snapshot_id,
                         tagged=bool(tag) and refs.get((r.of_table, tag)) == r.snapshot_id,
                         at_us=r.at_us,
+                        delete_files=r.delete_files or 0,
                     )
                 )
             if all(any(s.current for s in found[t]) for t in tables if (t, MAIN) in refs):
@@ -147,6 +156,21 @@ class Lake:
         """Return the table as of a snapshot."""
         return self.spark.sql(f"SELECT * FROM {self.name(table)} VERSION AS OF {snapshot_id}")  # noqa: S608
 
+    def changes(self, table: str, *, after: int, until: int) -> DataFrame:
+        """Return the rows that commits removed (`sign` -1) and added (`sign` 1), as often as they did so.
+
+        Only the files that these commits removed and added are read. A row that they copied into another
+        file is in the result with both signs.
+
+        Args:
+            table: the table; without delete files since `after`, which Iceberg cannot read in this way.
+            after: the snapshot before the first of the commits.
+            until: the snapshot of the last one, a descendant of `after`.
+        """
+        bounds = {"start-snapshot-id": str(after), "end-snapshot-id": str(until)}
+        rows = self.spark.read.options(**bounds).table(f"{self.name(table)}.changes")
+        return rows.withColumn("sign", fn.when(fn.col("_change_type") == "DELETE", -1).otherwise(1))
+
     def table(self, table: str) -> DataFrame:
         """Return the current table."""
         return self.spark.table(self.name(table))
@@ -162,23 +186,29 @@ class Lake:
             summary: entries of the snapshot summary.
         """
         into = source.alias(SOURCE).mergeInto(self.name(merge.table), fn.expr(merge.on))
-        if merge.updates is None:
-            into = into.whenMatched().updateAll()
-        else:
-            into = into.whenMatched().update({c: fn.expr(e) for c, e in merge.updates.items()})
+        into = into.whenMatched().update({c: fn.expr(e) for c, e in merge.updates.items()})
         with self._summary(summary):
             into.whenNotMatched().insertAll().merge()
 
-    def replace(self, table: str, rows: DataFrame, summary: Mapping[str, str]) -> None:
+    def replace(
+        self, table: str, rows: DataFrame, summary: Mapping[str, str], *, since: int | None = None
+    ) -> None:
         """Replace all rows of a table in one commit.
 
         Args:
             table: the table's name.
             rows: the new rows, with the table's columns.
             summary: entries of the snapshot summary.
+            since: the snapshot that the new rows were made from: if other rows were committed after it, the
+                commit fails and changes nothing. None replaces whatever is there.
         """
+        into = rows.writeTo(self.name(table))
+        if since is not None:
+            into = into.options(
+                **{"isolation-level": "serializable", "validate-from-snapshot-id": str(since)}
+            )
         with self._summary(summary):
-            rows.writeTo(self.name(table)).overwrite(fn.lit(True))
+            into.overwrite(fn.lit(True))
 
     def mark(self, table: str, summary: Mapping[str, str]) -> None:
         """Commit without changing a row; the snapshot only carries the summary's entries."""

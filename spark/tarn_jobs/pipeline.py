@@ -1,23 +1,35 @@
 """Steps from bronze to gold and their order; after an interruption the next run resumes at the last commit.
 
 A cycle brings silver up to bronze's snapshot in batches, then each gold table up to silver. Every commit
-carries the position that it reaches, so a step and its position are committed atomically; and each step is
-idempotent. So a crash between two steps repeats work and loses nothing.
+carries the position that it reaches, so a step and its position are committed atomically: a crash between
+two steps repeats work and loses nothing. A merge into silver may happen twice; what changed in silver is
+added to gold only if gold is still as it was read.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from tarn_jobs import statements, transforms
 from tarn_jobs.lake import Lake
-from tarn_jobs.position import PROPERTY, Position, Range, newest, next_range
-from tarn_jobs.schema import BRONZE, EVENT_COLUMNS, GOLD, KEY, NAMESPACES, REFERENCE, SILVER, Gold
+from tarn_jobs.position import PROPERTY, Position, Range, Snapshot, is_followed, newest, next_range
+from tarn_jobs.schema import (
+    ADDED,
+    BRONZE,
+    EVENT_COLUMNS,
+    GOLD,
+    KEY,
+    NAMESPACES,
+    REFERENCE,
+    SILVER,
+    Gold,
+    Table,
+)
 
 STREAM = "flights"
 OFFSETS_MAX = 400_000
@@ -59,8 +71,8 @@ class Pipeline:
         lake: the tables.
         stream: the ingestor's name, under which bronze keeps its offset map.
         offsets_max: the maximum number of offsets per silver commit.
-        remade_share: share of the stream from which on a gold table is replaced: a MERGE of most groups
-            takes longer.
+        remade_share: share of the stream from which on a gold table is made from all of silver: what changed
+            would be about as much to read.
         on_step: called after each commit.
         reached: called with the name of each point between two steps; a test may raise there.
         monotonic: monotonic clock, seconds.
@@ -100,8 +112,9 @@ class Pipeline:
         if self._prepared:
             return
         self.lake.ensure_namespaces(NAMESPACES)
-        for table in (SILVER, *(g.table for g in GOLD)):
-            self.lake.ensure_table(table)
+        self.lake.ensure_table(SILVER)
+        for gold in GOLD:
+            self._ensure_gold(gold.table)
         self._prepared = True
 
     def _silver(self) -> int:
@@ -162,34 +175,54 @@ class Pipeline:
         head, text = newest(snapshots[SILVER.name])
         if head is None or text is None:
             return 0
-        available = Position.from_json(text)
-        behind = []
+        available = replace(Position.from_json(text), made_from=head.id)
+        behind: dict[int | None, list[_Behind]] = {}
         for gold in GOLD:
-            _, reached = newest(snapshots[gold.table.name])
+            at, reached = newest(snapshots[gold.table.name])
             done = Position.from_json(reached) if reached is not None else None
-            if done is None or done.source != available.source or not done.covers(available):
-                behind.append((gold, done))
-        if not behind:
-            return 0
-        flights = transforms.in_groups(self.lake.at(SILVER.name, head.id), [gold for gold, _ in behind])
-        with self.lake.kept(flights) as grouped:
-            for gold, done in behind:
-                self._gold(gold, grouped, done, available)
-        return len(behind)
+            if done is not None and done.source == available.source and done.covers(available):
+                continue
+            since = _changes_since(done, available, snapshots[SILVER.name], share=self.remade_share)
+            behind.setdefault(since, []).append(_Behind(gold=gold, at=at, done=done))
+        for since, tables in behind.items():
+            self._gold_since(since, tables, available)
+        return sum(len(tables) for tables in behind.values())
 
-    def _gold(self, gold: Gold, grouped: DataFrame, done: Position | None, available: Position) -> None:
-        begun = self.monotonic()
-        self.reached(f"before {gold.table.name}")
-        summary = {PROPERTY: available.to_json()}
-        if done is None or is_remade(done, available, share=self.remade_share):
-            self.lake.replace(gold.table.name, transforms.delays(grouped, gold), summary)
+    def _gold_since(self, since: int | None, tables: list[_Behind], available: Position) -> None:
+        """Bring gold tables that were made from one snapshot of silver up to `available`; None: from all."""
+        head = available.made_from
+        assert head is not None
+        if since is None:
+            rows = self.lake.at(SILVER.name, head).withColumn("sign", fn.lit(1))
         else:
-            changed = transforms.touched(grouped, gold, changed_since(done, available))
-            self.lake.merge(statements.merge_gold(gold), transforms.delays(changed, gold), summary)
-        self.reached(f"after {gold.table.name}")
+            rows = self.lake.changes(SILVER.name, after=since, until=head)
+        with self.lake.kept(transforms.in_groups(rows, [t.gold for t in tables])) as grouped:
+            for table in tables:
+                self._gold(table, transforms.summed(grouped, table.gold), since, available)
+
+    def _gold(self, behind: _Behind, sums: DataFrame, since: int | None, available: Position) -> None:
+        begun = self.monotonic()
+        gold, table, at = behind.gold, behind.gold.table.name, behind.at
+        self.reached(f"before {table}")
+        if since is None or at is None:
+            rows = transforms.delays(sums, gold)
+        else:
+            rows = transforms.with_changes(self.lake.at(table, at.id), sums, gold)
+        # To add a change twice would be wrong: of two pipelines that add to one state only the first commits.
+        self.lake.replace(table, rows, {PROPERTY: available.to_json()}, since=at.id if at else None)
+        self.reached(f"after {table}")
         self.on_step(
-            Step(table=gold.table.name, offsets=available.since(done), seconds=self.monotonic() - begun)
+            Step(table=table, offsets=available.since(behind.done), seconds=self.monotonic() - begun)
         )
+
+    def _ensure_gold(self, table: Table) -> None:
+        """Create a gold table; add the sums to one of an earlier version, which is then made from all."""
+        if self.lake.exists(table.name) and not self.lake.columns(table.name) & {c.name for c in ADDED}:
+            done = self._position(table.name)
+            if done is not None and done.made_from is not None:
+                self.lake.mark(table.name, {PROPERTY: replace(done, made_from=None).to_json()})
+            self.lake.add_columns(table.name, ADDED)
+        self.lake.ensure_table(table)
 
     def _position(self, table: str) -> Position | None:
         _, text = newest(self.lake.snapshots(table, PROPERTY))
@@ -201,7 +234,21 @@ def is_remade(done: Position, available: Position, *, share: float) -> bool:
     return done.source != available.source or available.since(done) >= share * available.since(None)
 
 
-def changed_since(done: Position, available: Position) -> str:
-    """Return the SQL condition for silver rows that events between two positions changed."""
-    bounds = tuple((p, done.offset(p), end) for p, end in available.next)
-    return Range(bounds=bounds, after=available).condition()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Behind:
+    """A gold table that lacks something of silver, its current snapshot, and its position."""
+
+    gold: Gold
+    at: Snapshot | None
+    done: Position | None
+
+
+def _changes_since(
+    done: Position | None, available: Position, silver: list[Snapshot], *, share: float
+) -> int | None:
+    """Return the snapshot of silver whose changes since bring gold at `done` up; None: make it from all."""
+    if done is None or done.made_from is None or is_remade(done, available, share=share):
+        return None
+    assert available.made_from is not None
+    followed = is_followed(silver, after=done.made_from, until=available.made_from)
+    return done.made_from if followed else None

@@ -31,6 +31,7 @@ class Snapshot:
         current: whether the main branch points at it.
         tagged: whether the tag that moves with the entry's commits points at it.
         at_us: commit time, microseconds since the epoch.
+        delete_files: the number of delete files of the table at this snapshot.
     """
 
     id: int
@@ -39,6 +40,7 @@ class Snapshot:
     current: bool
     tagged: bool = False
     at_us: int = 0
+    delete_files: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +50,12 @@ class Position:
     Attributes:
         source: identity of the stream: cluster, topic, topic id, and the location of bronze, sorted by name.
         next: (partition, next offset to process) pairs, sorted.
+        made_from: the snapshot of the table that the rows were made from; None: not known.
     """
 
     source: tuple[tuple[str, str], ...]
     next: tuple[tuple[int, int], ...]
+    made_from: int | None = None
 
     def offset(self, partition: int) -> int:
         """Return the next offset of a partition; 0 for an unknown one."""
@@ -66,11 +70,15 @@ class Position:
         return sum(end - (done.offset(p) if done is not None else 0) for p, end in self.next)
 
     def to_json(self) -> str:
-        """Return the JSON stored in a snapshot summary: `v`, `source`, `next`."""
-        return json.dumps(
-            {"v": FORMAT, "source": dict(self.source), "next": {str(p): o for p, o in self.next}},
-            separators=(",", ":"),
-        )
+        """Return the JSON stored in a snapshot summary: `v`, `source`, `next`, and `made-from` if known."""
+        value: dict[str, object] = {
+            "v": FORMAT,
+            "source": dict(self.source),
+            "next": {str(p): o for p, o in self.next},
+        }
+        if self.made_from is not None:
+            value["made-from"] = str(self.made_from)
+        return json.dumps(value, separators=(",", ":"))
 
     @staticmethod
     def from_json(text: str) -> Position:
@@ -80,7 +88,7 @@ class Position:
             PositionError: the text is not in this format.
         """
         value = _parse(text)
-        return _position(text, value.get("source"), value.get("next"))
+        return _position(text, value.get("source"), value.get("next"), value.get("made-from"))
 
     @staticmethod
     def from_offsets(text: str, *, location: str) -> Position:
@@ -158,6 +166,23 @@ def newest(snapshots: Iterable[Snapshot]) -> tuple[Snapshot | None, str | None]:
     return head, None
 
 
+def is_followed(snapshots: Iterable[Snapshot], *, after: int, until: int) -> bool:
+    """Return whether the commits after one snapshot up to another are known, and none left delete files.
+
+    Args:
+        snapshots: the snapshots of a table.
+        after: the earlier snapshot.
+        until: the later one; false if it is no descendant of `after`.
+    """
+    by_id = {s.id: s for s in snapshots}
+    at = by_id.get(until)
+    while at is not None and at.delete_files == 0:
+        if at.id == after:
+            return True
+        at = by_id.get(at.parent) if at.parent is not None else None
+    return False
+
+
 def next_range(done: Position | None, available: Position, *, offsets_max: int) -> Range | None:
     """Return the next range to read, shared among partitions by their backlog; None if there is none.
 
@@ -226,13 +251,14 @@ def _parse(text: str) -> dict[str, Any]:
     return value
 
 
-def _position(text: str, source: object, after: object) -> Position:
+def _position(text: str, source: object, after: object, made_from: object = None) -> Position:
     try:
         if not isinstance(source, Mapping) or not isinstance(after, Mapping):
             raise TypeError("source and next are objects")
         return Position(
             source=tuple(sorted((str(k), str(v)) for k, v in source.items())),
             next=tuple(sorted((int(p), int(o)) for p, o in after.items())),
+            made_from=None if made_from is None else int(str(made_from)),
         )
     except (TypeError, ValueError) as e:
         raise PositionError(f"offsets in a snapshot summary cannot be read ({e}): {text[:200]!r}") from e

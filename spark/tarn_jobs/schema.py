@@ -151,13 +151,28 @@ SILVER = Table(
     comment="One row per flight, put together from its events.",
 )
 
-_MEASURES = (
+ON_TIME_BELOW_MIN = 15
+"""A flight is on time if it arrives less than this many minutes late."""
+
+SUMS = (
     Column(name="flights", type="bigint", comment="flights with a known schedule, cancelled ones too"),
     Column(name="cancelled", type="bigint"),
-    Column(name="mean_dep_delay", type="double", comment="minutes, over departed flights"),
-    Column(name="mean_arr_delay", type="double", comment="minutes, over flights that arrived as planned"),
-    Column(name="on_time_rate", type="double", comment="share of arr_delay < 15 among flights that have one"),
+    Column(name="departed", type="bigint", comment="flights with a dep_delay"),
+    Column(name="arrived", type="bigint", comment="flights with an arr_delay: arrived as planned"),
+    Column(name="on_time", type="bigint", comment=f"flights with arr_delay < {ON_TIME_BELOW_MIN}"),
+    Column(name="dep_delay_sum", type="bigint", comment="minutes, of all departed"),
+    Column(name="arr_delay_sum", type="bigint", comment="minutes, of all arrived"),
 )
+"""The columns of gold that a change of silver is added to; the means follow from them."""
+
+_MEANS = (
+    Column(name="mean_dep_delay", type="double", comment="minutes: dep_delay_sum / departed"),
+    Column(name="mean_arr_delay", type="double", comment="minutes: arr_delay_sum / arrived"),
+    Column(name="on_time_rate", type="double", comment="on_time / arrived"),
+)
+
+ADDED = SUMS[2:]
+"""The sums that gold tables of earlier versions do not have."""
 
 WIND = """CASE
   WHEN wind_speed IS NULL THEN NULL WHEN wind_speed < 5 THEN '00-05' WHEN wind_speed < 10 THEN '05-10'
@@ -170,7 +185,7 @@ PRECIPITATION = """CASE
 
 
 def _gold(name: str, keys: tuple[_Made, ...], labels: tuple[_Made, ...] = ()) -> Gold:
-    columns = (*(column for _, column in (*keys, *labels)), *_MEASURES)
+    columns = (*(column for _, column in (*keys, *labels)), *SUMS[:2], *_MEANS, *ADDED)
     return Gold(
         table=Table(name=f"gold.{name}", columns=columns),
         keys={column.name: expression for expression, column in keys},

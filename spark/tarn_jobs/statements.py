@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tarn_jobs.schema import KEY, KINDS, PROPERTIES, SILVER, Gold, Table, heard, told_by
+from tarn_jobs.schema import KEY, KINDS, PROPERTIES, SILVER, Column, Table, heard, told_by
 
 SOURCE = "s"
 
@@ -20,12 +20,12 @@ class Merge:
     Attributes:
         table: the target.
         on: the join condition.
-        updates: column to expression for matched rows; None updates all columns from the source.
+        updates: column to expression for matched rows.
     """
 
     table: str
     on: str
-    updates: dict[str, str] | None
+    updates: dict[str, str]
 
 
 def create_table(table: Table, name: str) -> str:
@@ -37,6 +37,11 @@ def create_table(table: Table, name: str) -> str:
         f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg{partitioning}{comment} "
         f"TBLPROPERTIES ({_pairs(PROPERTIES)})"
     )
+
+
+def add_columns(columns: Sequence[Column], name: str) -> str:
+    """Return ALTER TABLE that adds the columns."""
+    return f"ALTER TABLE {name} ADD COLUMNS ({', '.join(c.ddl for c in columns)})"
 
 
 def missing_properties(name: str, found: Mapping[str, str]) -> str | None:
@@ -62,18 +67,21 @@ def snapshots(tables: Sequence[tuple[str, str]], entry: str) -> str:
         entry: the key in the snapshots' summaries.
 
     Returns:
-        SQL with the columns of_table, ref (null for a snapshot), snapshot_id, parent_id, value, at_us.
+        SQL with the columns of_table, ref (null for a snapshot), snapshot_id, parent_id, value, at_us,
+        delete_files.
     """
     parts = []
     for table, name in tables:
         parts.append(
             f"SELECT '{table}' AS of_table, name AS ref, snapshot_id, CAST(NULL AS BIGINT) AS parent_id, "  # noqa: S608
-            f"CAST(NULL AS STRING) AS value, CAST(NULL AS BIGINT) AS at_us FROM {name}.refs"
+            f"CAST(NULL AS STRING) AS value, CAST(NULL AS BIGINT) AS at_us, "
+            f"CAST(NULL AS INT) AS delete_files FROM {name}.refs"
         )
     for table, name in tables:
         parts.append(
             f"SELECT '{table}' AS of_table, CAST(NULL AS STRING) AS ref, snapshot_id, parent_id, "  # noqa: S608
-            f"summary['{entry}'] AS value, unix_micros(committed_at) AS at_us FROM {name}.snapshots"
+            f"summary['{entry}'] AS value, unix_micros(committed_at) AS at_us, "
+            f"CAST(summary['total-delete-files'] AS INT) AS delete_files FROM {name}.snapshots"
         )
     return " UNION ALL ".join(parts)
 
@@ -94,14 +102,6 @@ def merge_silver(hours_us: tuple[int, int]) -> Merge:
         for c in told_by(kind):
             updates[c.name] = f"CASE WHEN {first} THEN {SOURCE}.{c.name} ELSE {t}.{c.name} END"
     return Merge(table=SILVER.name, on=" AND ".join(on), updates=updates)
-
-
-def merge_gold(gold: Gold) -> Merge:
-    """Return the MERGE that replaces the rows of the source's groups and adds new groups."""
-    t = _short(gold.table)
-    return Merge(
-        table=gold.table.name, on=" AND ".join(f"{t}.{k} <=> {SOURCE}.{k}" for k in gold.keys), updates=None
-    )
 
 
 def _short(table: Table) -> str:

@@ -2,7 +2,8 @@
 
 Two rules make every step idempotent. Of the events of one kind for one flight the first in the stream wins,
 so duplicates change nothing, in this batch or in a later one. A flight is part of gold once its schedule is
-known, and its groups never change after that.
+known, and its groups never change after that. Gold is made of sums of integers, which can be added to and
+taken from without a rest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
-from tarn_jobs.schema import EVENT_COLUMNS, KEY, KINDS, SILVER, Gold, heard, told_by
+from tarn_jobs.schema import (
+    EVENT_COLUMNS,
+    KEY,
+    KINDS,
+    ON_TIME_BELOW_MIN,
+    SILVER,
+    SUMS,
+    Gold,
+    heard,
+    told_by,
+)
 
 
 def is_readable() -> Column:
@@ -117,51 +128,83 @@ def in_groups(silver: DataFrame, golds: Sequence[Gold]) -> DataFrame:
     """Return the flights with a known schedule, with the columns of their groups (`key_*`, `label_*`).
 
     Args:
-        silver: rows of silver.
+        silver: rows of silver with `sign`: 1 counts a row, -1 takes it away.
         golds: the tables whose groups are asked for; keys of one name have one meaning.
     """
     made: dict[str, str] = {}
     for gold in golds:
         made |= {f"key_{name}": e for name, e in gold.keys.items()}
         made |= {f"label_{name}": e for name, e in gold.labels.items()}
-    trace = fn.struct(fn.col("_tarn.partition").alias("partition"), fn.col("_tarn.offset").alias("offset"))
     return silver.where(fn.col("scheduled_at").isNotNull()).select(
         *(fn.expr(e).alias(name) for name, e in made.items()),
         "cancelled_at",
         "dep_delay",
         "arr_delay",
-        trace.alias("_tarn"),
+        "sign",
     )
 
 
-def delays(grouped: DataFrame, gold: Gold) -> DataFrame:
-    """Return the aggregates: one row per group, with the columns of the gold table."""
-    on_time = fn.when(fn.col("arr_delay").isNotNull(), (fn.col("arr_delay") < 15).cast("double"))
-    answers = grouped.groupBy(*(fn.col(f"key_{k}").alias(k) for k in gold.keys)).agg(
-        *(fn.max(f"label_{name}").alias(name) for name in gold.labels),
-        fn.count(fn.lit(1)).alias("flights"),
-        fn.count("cancelled_at").alias("cancelled"),
-        fn.avg("dep_delay").alias("mean_dep_delay"),
-        fn.avg("arr_delay").alias("mean_arr_delay"),
-        fn.avg(on_time).alias("on_time_rate"),
-    )
-    return answers.select(*(fn.col(c.name).cast(c.type).alias(c.name) for c in gold.table.columns))
-
-
-def touched(grouped: DataFrame, gold: Gold, changed: str) -> DataFrame:
-    """Return all flights of the groups that contain a changed flight.
+def summed(grouped: DataFrame, gold: Gold) -> DataFrame:
+    """Return one row per group: its keys, its labels, and what the rows change in its sums (`SUMS`).
 
     Args:
-        grouped: rows of `in_groups`.
+        grouped: rows of `in_groups`. A row that is taken away and counted again, as it is or changed, adds
+            up to what has changed.
         gold: the gold table that defines the groups.
-        changed: SQL condition over `_tarn` that selects changed flights.
     """
-    keys = [f"key_{k}" for k in gold.keys]
-    groups = (
-        grouped.where(fn.expr(changed)).select(*(fn.col(k).alias(f"changed_{k}") for k in keys)).distinct()
+    counts = {
+        "flights": fn.lit(True),
+        "cancelled": fn.col("cancelled_at").isNotNull(),
+        "departed": fn.col("dep_delay").isNotNull(),
+        "arrived": fn.col("arr_delay").isNotNull(),
+        "on_time": fn.col("arr_delay") < ON_TIME_BELOW_MIN,
+    }
+    sign = fn.col("sign")
+    sums = {name: fn.when(counted, sign) for name, counted in counts.items()}
+    sums |= {f"{name}_sum": fn.col(name) * sign for name in ("dep_delay", "arr_delay")}
+    return grouped.groupBy(*(fn.col(f"key_{k}").alias(k) for k in gold.keys)).agg(
+        *(fn.max(fn.when(sign > 0, fn.col(f"label_{name}"))).alias(name) for name in gold.labels),
+        *(fn.coalesce(fn.sum(sums[c.name]), fn.lit(0)).alias(c.name) for c in SUMS),
     )
-    same: list[Column] = [fn.col(k).eqNullSafe(fn.col(f"changed_{k}")) for k in keys]
-    return grouped.join(fn.broadcast(groups), on=same, how="left_semi")
+
+
+def delays(sums: DataFrame, gold: Gold) -> DataFrame:
+    """Return the rows of a gold table: the sums added up by group, and the means that follow from them.
+
+    Args:
+        sums: rows of `summed`, or of the gold table itself, or both. A group that nothing is left of has no
+            row.
+        gold: the gold table.
+    """
+    added = sums.groupBy(*gold.keys).agg(
+        *(fn.max(name).alias(name) for name in gold.labels),
+        *(fn.sum(c.name).alias(c.name) for c in SUMS),
+    )
+    means = {
+        "mean_dep_delay": _ratio("dep_delay_sum", "departed"),
+        "mean_arr_delay": _ratio("arr_delay_sum", "arrived"),
+        "on_time_rate": _ratio("on_time", "arrived"),
+    }
+    return added.where(fn.col("flights") > 0).select(
+        *(means.get(c.name, fn.col(c.name)).cast(c.type).alias(c.name) for c in gold.table.columns)
+    )
+
+
+def with_changes(before: DataFrame, changes: DataFrame, gold: Gold) -> DataFrame:
+    """Return the rows of a gold table after the changes to its sums.
+
+    Args:
+        before: the gold table as it was.
+        changes: rows of `summed` over what has changed since.
+        gold: the gold table.
+    """
+    names = [*gold.keys, *gold.labels, *(c.name for c in SUMS)]
+    return delays(before.select(*names).unionByName(changes), gold)
+
+
+def _ratio(numerator: str, denominator: str) -> Column:
+    """Return the ratio; null over nothing."""
+    return fn.when(fn.col(denominator) > 0, fn.col(numerator).cast("double") / fn.col(denominator))
 
 
 def _told(kind: str) -> Column:

@@ -60,9 +60,11 @@ def wrong(lake: Lake) -> list[str]:
     silver = lake.table("silver.flights").toPandas()
     silver["time_hour"] = pd.to_datetime(silver["time_hour"], utc=True)
     told = oracle.differences(expected, silver, oracle.KEY)
+    sums = oracle.sums_of(expected)
     for name, answers in oracle.answers_of(expected).items():
         found = lake.table(f"gold.{name}").toPandas()
-        told += [f"{name}: {d}" for d in oracle.differences(answers, found, oracle.GOLD_KEYS[name])]
+        for rows in (answers, sums[name]):
+            told += [f"{name}: {d}" for d in oracle.differences(rows, found, oracle.GOLD_KEYS[name])]
     return told
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 
 from tarn_demo.flights.events import NoiseRates
 from tarn_jobs.lake import Lake, TableMismatchError
 from tarn_jobs.pipeline import Pipeline, Step
-from tarn_jobs.position import PROPERTY, PositionError, newest
-from tarn_jobs.schema import PROPERTIES, SILVER
+from tarn_jobs.position import PROPERTY, Position, PositionError, newest
+from tarn_jobs.schema import ADDED, GOLD, PROPERTIES, SILVER
 from tests.spark import flights
 from tests.support import bronze, oracle
 
@@ -113,6 +116,121 @@ def test_two_pipelines_at_once_do_no_harm(lake: Lake) -> None:
     Pipeline(lake=lake, offsets_max=5_000, reached=meanwhile).cycle()
     while Pipeline(lake=lake).cycle():
         pass
+    assert flights.wrong(lake) == []
+
+
+@pytest.mark.in_turn(2, "two pipelines add a change to gold twice")
+@pytest.mark.parametrize("table", [f"gold.{name}" for name in oracle.GOLD_KEYS])
+def test_of_two_pipelines_one_adds_a_change_to_gold(lake: Lake, table: str) -> None:
+    flights.load_reference(lake)
+    log = bronze.Log()
+    first, second = flights.messages(flights.stream(seed=13), parts=2)
+    bronze.append(lake, log, first)
+    Pipeline(lake=lake).cycle()
+    bronze.append(lake, log, second)
+
+    def meanwhile(point: str) -> None:
+        if point == f"before {table}":
+            Pipeline(lake=lake, remade_share=2).cycle()
+
+    with pytest.raises(PySparkException, match="conflicting files"):
+        Pipeline(lake=lake, remade_share=2, reached=meanwhile).cycle()
+    assert Pipeline(lake=lake).cycle() == 0, "the other one did all of it"
+    assert flights.wrong(lake) == []
+
+
+class Watched(Lake):
+    """A lake that notes how silver is read."""
+
+    def __init__(self, lake: Lake) -> None:
+        super().__init__(lake.spark, lake.catalog)
+        object.__setattr__(self, "reads", [])
+
+    reads: list[str]
+
+    def at(self, table: str, snapshot_id: int) -> DataFrame:
+        if table == SILVER.name:
+            self.reads.append("all")
+        return super().at(table, snapshot_id)
+
+    def changes(self, table: str, *, after: int, until: int) -> DataFrame:
+        self.reads.append("changes")
+        return super().changes(table, after=after, until=until)
+
+
+def _appended(lake: Lake, seed: int, change: Callable[[], None]) -> tuple[list[str], dict[str, list[str]]]:
+    """Two thirds of a stream, a change, the rest: how silver was read for gold of the rest, and its rows."""
+    flights.load_reference(lake)
+    log, watched = bronze.Log(), Watched(lake)
+    parts = list(flights.messages(flights.stream(seed=seed), parts=3))
+    for part in parts[:2]:
+        bronze.append(lake, log, part)
+    Pipeline(lake=lake).cycle()
+    change()
+    bronze.append(lake, log, parts[2])
+    Pipeline(lake=watched).cycle()
+    return watched.reads, flights.contents(lake)
+
+
+def test_gold_is_made_of_what_changed_in_silver(lake: Lake) -> None:
+    reads, found = _appended(lake, 14, lambda: None)
+    assert reads == ["changes"], "once for all tables, and not all of silver"
+    assert flights.wrong(lake) == []
+    for name in oracle.GOLD_KEYS:
+        lake.spark.sql(f"DROP TABLE {lake.name(f'gold.{name}')}")
+    Pipeline(lake=lake).cycle()
+    assert flights.contents(lake) == found, "to the last digit what is made of all of silver"
+
+
+@pytest.mark.in_turn(4, "gold tables of an earlier version stop the pipeline or stay wrong")
+@pytest.mark.parametrize("position", ["of an earlier version", "of this one"])
+def test_gold_without_its_sums_is_made_of_all_of_silver(lake: Lake, position: str) -> None:
+    def change() -> None:
+        for gold in GOLD:
+            name = gold.table.name
+            if position == "of an earlier version":
+                _, text = newest(lake.snapshots(name, PROPERTY))
+                assert text is not None
+                lake.mark(name, {PROPERTY: replace(Position.from_json(text), made_from=None).to_json()})
+            dropped = ", ".join(c.name for c in ADDED)
+            lake.spark.sql(f"ALTER TABLE {lake.name(name)} DROP COLUMNS ({dropped})")
+
+    reads, _ = _appended(lake, 15, change)
+    assert reads == ["all"]
+    assert flights.wrong(lake) == []
+
+
+@pytest.mark.in_turn(3, "deletes by Trino or merge-on-read stop the pipeline")
+def test_gold_follows_rows_that_were_deleted_from_silver(lake: Lake) -> None:
+    name = lake.name(SILVER.name)
+
+    def change() -> None:
+        lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+        lake.spark.sql(f"DELETE FROM {name} WHERE carrier = 'UA' AND origin = 'EWR'")
+        (files,) = lake.spark.sql(f"SELECT count(*) AS n FROM {name}.delete_files").collect()
+        assert files.n > 0
+
+    reads, _ = _appended(lake, 16, change)
+    assert reads == ["all"], "Iceberg reads no changes over delete files"
+    (counted,) = lake.spark.sql(f"SELECT count(*) AS n FROM {name} WHERE scheduled_at IS NOT NULL").collect()
+    (summed,) = lake.spark.sql(f"SELECT sum(flights) AS n FROM {lake.name(GOLD[0].table.name)}").collect()
+    assert summed.n == counted.n
+
+
+@pytest.mark.in_turn(6, "an expired history of silver stops the pipeline")
+def test_gold_whose_snapshot_of_silver_is_gone_is_made_of_all(lake: Lake) -> None:
+    def change() -> None:
+        name = lake.name(SILVER.name)
+        _, text = newest(lake.snapshots(SILVER.name, PROPERTY))
+        assert text is not None
+        lake.mark(SILVER.name, {PROPERTY: text})
+        lake.spark.sql(
+            f"CALL {lake.catalog}.system.expire_snapshots(table => '{name}', retain_last => 1, "
+            "older_than => current_timestamp())"
+        )
+
+    reads, _ = _appended(lake, 17, change)
+    assert reads == ["all"]
     assert flights.wrong(lake) == []
 
 

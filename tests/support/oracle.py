@@ -18,6 +18,7 @@ import pandas as pd
 
 KEY = ["time_hour", "carrier", "flight"]
 MEASURES = ["flights", "cancelled", "mean_dep_delay", "mean_arr_delay", "on_time_rate"]
+SUMS = ["departed", "arrived", "on_time", "dep_delay_sum", "arr_delay_sum"]
 GOLD_KEYS = {
     "delays_by_carrier": ["carrier"],
     "delays_by_route": ["origin", "dest"],
@@ -101,13 +102,34 @@ def gold() -> dict[str, pd.DataFrame]:
 
 def answers_of(silver: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The four result tables over some flights, by name."""
-    rows = silver.copy()
-    rows["name"] = rows["airline"]
-    rows["hour"] = rows["sched_dep_hour"]
-    rows["wind"] = [_wind(v) for v in rows["wind_speed"]]
-    rows["precipitation"] = [_precipitation(v) for v in rows["precip"]]
+    rows = _with_groups(silver)
     labels = {"delays_by_carrier": ["name"], "delays_by_route": ["origin_name", "dest_name", "distance"]}
     return {name: _answers(rows, keys, labels.get(name, [])) for name, keys in GOLD_KEYS.items()}
+
+
+def sums_of(silver: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The sums that the means of the four result tables are made from, by name."""
+    rows = _with_groups(silver)
+    rows = rows.assign(
+        departed=rows["dep_delay"].notna().astype(int),
+        arrived=rows["arr_delay"].notna().astype(int),
+        on_time=(rows["arr_delay"] < 15).astype(int),
+        dep_delay_sum=rows["dep_delay"].fillna(0).astype(int),
+        arr_delay_sum=rows["arr_delay"].fillna(0).astype(int),
+    )
+    return {
+        name: rows.groupby(keys, dropna=False, as_index=False)[SUMS].sum().astype(object)
+        for name, keys in GOLD_KEYS.items()
+    }
+
+
+def _with_groups(silver: pd.DataFrame) -> pd.DataFrame:
+    return silver.assign(
+        name=silver["airline"],
+        hour=silver["sched_dep_hour"],
+        wind=[_wind(v) for v in silver["wind_speed"]],
+        precipitation=[_precipitation(v) for v in silver["precip"]],
+    )
 
 
 def _answers(rows: pd.DataFrame, keys: list[str], labels: list[str]) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any
 from tarn.core.offsets import OffsetMap, TopicIdentity
 from tarn_jobs.pipeline import Pipeline, Step
 from tarn_jobs.position import PROPERTY, Position, Range, Snapshot
-from tarn_jobs.schema import BRONZE, SILVER
+from tarn_jobs.schema import ADDED, BRONZE, SILVER
 
 SOURCE = TopicIdentity(cluster="c", topic="flight-events", topic_id="t")
 ENOUGH = 40
@@ -33,6 +33,9 @@ class Growing:
 
     def ensure_table(self, table: object) -> None:
         pass
+
+    def columns(self, table: str) -> frozenset[str]:
+        return frozenset(c.name for c in ADDED)
 
     def location(self, table: str) -> str:
         return "s3://tarn/x"

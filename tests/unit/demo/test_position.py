@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tarn.core import position as everyones
 from tarn.core.offsets import OffsetMap, TopicIdentity
-from tarn_jobs.pipeline import changed_since, is_remade
-from tarn_jobs.position import Position, PositionError, Snapshot, newest, next_range
+from tarn_jobs.pipeline import is_remade
+from tarn_jobs.position import Position, PositionError, Snapshot, is_followed, newest, next_range
 
 SOURCE = (("cluster", "c"), ("table", "s3://tarn/x"), ("topic", "flight-events"), ("topic-id", "t"))
 offsets = st.dictionaries(st.integers(0, 7), st.integers(0, 10**12), max_size=8)
@@ -27,6 +30,15 @@ def test_a_position_is_read_as_it_was_written(next_: dict[int, int]) -> None:
     assert Position.from_json(_of(next_).to_json()) == _of(next_)
 
 
+@given(offsets, st.integers(1, 2**63 - 1))
+def test_a_position_carries_the_snapshot_that_the_rows_were_made_from(
+    next_: dict[int, int], snapshot_id: int
+) -> None:
+    made = replace(_of(next_), made_from=snapshot_id)
+    assert Position.from_json(made.to_json()) == made
+    assert dict(everyones.Position.from_json(made.to_json()).next) == next_, "other readers pass over it"
+
+
 @given(offsets)
 def test_the_map_of_ingest_is_understood(next_: dict[int, int]) -> None:
     source = TopicIdentity(cluster="c", topic="flight-events", topic_id="t")
@@ -35,7 +47,11 @@ def test_the_map_of_ingest_is_understood(next_: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nonsense", "[]", '{"v":2}', '{"v":1}', '{"v":1,"source":{},"next":{"a":1}}']
+    "text",
+    [
+        *("", "nonsense", "[]", '{"v":2}', '{"v":1}', '{"v":1,"source":{},"next":{"a":1}}'),
+        '{"v":1,"source":{},"next":{},"made-from":"last"}',
+    ],
 )
 def test_a_position_that_cannot_be_read_is_told(text: str) -> None:
     with pytest.raises(PositionError, match="offsets in a snapshot summary"):
@@ -78,12 +94,6 @@ def test_a_piece_is_a_condition_that_bounds_can_prune() -> None:
     )
 
 
-def test_what_changed_between_two_positions() -> None:
-    assert changed_since(_at(p0=5), _at(p0=9)) == (
-        "(_tarn.partition = 0 AND _tarn.offset >= 5 AND _tarn.offset < 9)"
-    )
-
-
 def test_gold_is_made_from_all_of_silver_when_half_of_the_stream_is_new() -> None:
     done, after = _at(p0=100, p1=99), _at(p0=199, p1=200, p2=1)
     assert after.since(done) == 201
@@ -116,9 +126,52 @@ def test_covering_is_per_partition(a: dict[int, int], b: dict[int, int]) -> None
 
 
 def _snapshot(
-    id_: int, parent: int | None, value: str | None = None, *, current: bool = False, tagged: bool = False
+    id_: int,
+    parent: int | None,
+    value: str | None = None,
+    *,
+    current: bool = False,
+    tagged: bool = False,
+    delete_files: int = 0,
 ) -> Snapshot:
-    return Snapshot(id=id_, parent=parent, value=value, current=current, tagged=tagged, at_us=id_)
+    return Snapshot(
+        id=id_,
+        parent=parent,
+        value=value,
+        current=current,
+        tagged=tagged,
+        at_us=id_,
+        delete_files=delete_files,
+    )
+
+
+@pytest.mark.parametrize(
+    ("after", "until", "followed"),
+    [
+        (1, 4, True),
+        (3, 4, True),
+        (4, 4, True),
+        (4, 1, False),
+        (5, 4, False),
+        (1, 5, True),
+        (1, 7, False),
+        (6, 7, True),
+        (1, 9, False),
+        (9, 4, False),
+    ],
+)
+def test_changes_are_followed_along_the_history(after: int, until: int, followed: bool) -> None:
+    """1 to 4 in a row, 5 branched off at 2, and 6 and 7, whose common ancestor is gone."""
+    parents = {1: None, 2: 1, 3: 2, 4: 3, 5: 2, 6: 8, 7: 6}
+    history = [_snapshot(id_, parent) for id_, parent in parents.items()]
+    assert is_followed(reversed(history), after=after, until=until) is followed
+
+
+@pytest.mark.parametrize(("of", "followed"), [(1, True), (2, False), (3, False), (4, False), (5, True)])
+def test_changes_are_not_followed_over_delete_files(of: int, followed: bool) -> None:
+    """From 2 to 4; the manifest of those that 2 had may still be in 3."""
+    history = [_snapshot(n, n - 1 or None, delete_files=1 if n == of else 0) for n in (1, 2, 3, 4, 5)]
+    assert is_followed(history, after=2, until=4) is followed
 
 
 def test_the_nearest_ancestor_with_a_value_counts() -> None:
