@@ -37,7 +37,7 @@ on.
   two a second, that shows gold with all of them.
 - *In steps*: the same year in {steps} equal parts. When bronze holds a part, one cycle of the pipeline brings
   silver and the four gold tables up to it. Tenths of the year are compared; the first two, in which Spark's
-  machine still compiles and gold may be replaced instead of merged, are shown and not compared.
+  machine still compiles and gold may be made from all of silver, are shown and not compared.
 
 Afterwards each offset is one row of bronze or one dead letter, and silver holds every event of every flight,
 or there is no result.
