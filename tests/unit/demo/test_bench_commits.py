@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import logging
@@ -459,3 +460,24 @@ def test_rounds_of_loads_have_the_median_of_each_figure() -> None:
         **{"loads": 3_000, "per_s": 200.0, "p50_ms": 2.0, "p99_ms": 9.0},
         **{"p99_rounds_ms": [9.0, 60.0, 8.0], "late_p99_rounds_ms": [0.3, 55.0, 0.2]},
     }
+
+
+def test_what_a_process_holds_is_in_no_collection_of_a_timed_round() -> None:
+    frozen: list[int] = []
+
+    class Watched(Table):
+        def note(self, number: int) -> bool:
+            frozen.append(gc.get_freeze_count())
+            return False
+
+    watched = Watched()
+    watched._refuse = watched.note
+    before = gc.get_freeze_count()
+    cell = Cell(contender=watched, depth=0)
+    cell.prepare(lambda _text: None)
+    warm = len(frozen)
+    cell.round(2, seconds_max=60)
+    assert all(count <= before for count in frozen[:warm])
+    assert all(count > before + 1_000 for count in frozen[warm:])
+    assert len(frozen[warm:]) == 2
+    assert gc.get_freeze_count() <= before

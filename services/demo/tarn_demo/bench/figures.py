@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 N = TypeVar("N", int, float)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Keep what this process holds already out of Python's collections during the block.
+
+    A full collection stops the measuring process, for longer the more it holds: the times would have it as
+    time of whatever is measured.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def at_share(ordered: Sequence[N], share: float) -> N:

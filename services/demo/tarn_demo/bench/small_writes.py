@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import random
 import secrets
@@ -36,7 +35,7 @@ from tarn_demo.bench.commits import measure, pyiceberg_peer
 from tarn_demo.bench.commits.delta import DeltaPeer
 from tarn_demo.bench.commits.places import NAMESPACE, ROWS, Contender, Places, rows_of
 from tarn_demo.bench.commits.readers import reason
-from tarn_demo.bench.figures import at_share
+from tarn_demo.bench.figures import at_share, undisturbed
 from tarn_demo.bench.lines import printed, say
 from tarn_demo.bench.producer import Producer, Tally
 
@@ -109,13 +108,8 @@ def wrote(everybody: Sequence[Producer], seconds: float) -> dict[str, Any]:
         await asyncio.gather(*(one.run(began_s + seconds) for one in everybody))
         return time.monotonic() - began_s
 
-    # A full collection stops this process: the figures would have it as time of the gateway.
-    gc.collect()
-    gc.freeze()
-    try:
+    with undisturbed():
         took_s = asyncio.run(run())
-    finally:
-        gc.unfreeze()
     return summed([one.tally for one in everybody], took_s)
 
 

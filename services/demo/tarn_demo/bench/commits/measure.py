@@ -13,6 +13,7 @@ import pyarrow as pa
 from tarn.core.errors import DataError, UnavailableError
 from tarn_demo.bench.commits.places import ROWS, Appended, Contender, Writer, rows_of
 from tarn_demo.bench.commits.readers import reason
+from tarn_demo.bench.figures import undisturbed
 
 WARM_UP_COMMITS = 2
 WARM_UP_S_MAX = 5.0
@@ -61,12 +62,13 @@ class Cell:
         batches = [rows_of(number) for number in range(commits)]
         times: list[float] = []
         self.times_ms.append(times)
-        for rows in batches:
-            if self.spent_s >= seconds_max and self.times_ms[0]:
-                break
-            began = clock()
-            append_until_acked(self._writer, rows)
-            times.append((clock() - began) * 1_000)
+        with undisturbed():
+            for rows in batches:
+                if self.spent_s >= seconds_max and self.times_ms[0]:
+                    break
+                began = clock()
+                append_until_acked(self._writer, rows)
+                times.append((clock() - began) * 1_000)
 
     @property
     def spent_s(self) -> float:
@@ -173,12 +175,13 @@ def aging(
         pair = (("young_ms", young), ("aged_ms", aged))
         for times in found.values():
             times.append([])
-        for number in range(share):
-            rows = rows_of(number)
-            for name, writer in pair if number % 2 else reversed(pair):
-                began = clock()
-                append_until_acked(writer, rows)
-                found[name][-1].append(round((clock() - began) * 1_000, 3))
+        with undisturbed():
+            for number in range(share):
+                rows = rows_of(number)
+                for name, writer in pair if number % 2 else reversed(pair):
+                    began = clock()
+                    append_until_acked(writer, rows)
+                    found[name][-1].append(round((clock() - began) * 1_000, 3))
     return {"depth": depth, **found}
 
 
