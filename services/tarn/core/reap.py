@@ -241,15 +241,26 @@ def dead_manifests(
 
 
 def holders(
-    kept: Iterable[Sequence[ListedManifest]], dead: Collection[ListedManifest]
+    kept: Iterable[Sequence[ListedManifest]],
+    waiting: Iterable[Sequence[ListedManifest]],
+    dead: Collection[ListedManifest],
 ) -> list[ListedManifest]:
-    """The manifests in kept lists that can reference a file that was live in one of the dead ones, once each.
+    """The manifests that can reference a file that was live in one of the dead ones, once each.
 
-    A manifest never references a file newer than itself.
+    A manifest never references a file newer than itself. Of removed snapshots, the manifests whose files are
+    all newer than the dead manifests are left out as well: beside a stream of commits that is nearly all of
+    them. What the table still has is not left out by a number that other writers have set.
+
+    Args:
+        kept: the manifest lists of the table's snapshots.
+        waiting: those of removed snapshots whose grace period has not passed.
+        dead: the manifests that are to be deleted.
     """
     oldest = min((one.sequence_min for one in dead), default=0)
-    known = {manifest.path: manifest for manifests in kept for manifest in manifests}
-    return [manifest for manifest in known.values() if manifest.sequence >= oldest]
+    newest = max((one.sequence for one in dead), default=0)
+    known = {one.path: one for manifests in waiting for one in manifests if one.sequence_min <= newest}
+    known |= {one.path: one for manifests in kept for one in manifests}
+    return [one for one in known.values() if one.sequence >= oldest]
 
 
 def sampled(paths: Collection[str], most: int) -> list[str]:

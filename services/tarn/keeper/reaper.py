@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,7 +63,8 @@ WAITING_MAX = 12_000
 """Maximum number of manifest lists of one table that are read while their grace period has not passed."""
 LISTS_REMEMBERED_MAX = 30_000
 """Enough for each of them to be read once, not in each pass: 15 minutes of 33 commits a second."""
-FILES_REMEMBERED_MAX = 300_000
+FILES_REMEMBERED_MAX = 3_000_000
+"""Eight bytes each. What does not fit is read again in each pass."""
 LOOK_AGAIN_MS = 5_000
 DELETED_TOGETHER_MAX = 100
 """Maximum number of objects in one request to delete: the pointer is read again between two."""
@@ -170,7 +172,7 @@ class Reaper:
         self._manifests: OrderedDict[str, tuple[ListedManifest, ...]] = OrderedDict()
         self._one: WeakValueDictionary[str, ListedManifest] = WeakValueDictionary()
         self._contents_known: dict[str, Removed] = {}
-        self._live: OrderedDict[str, frozenset[int]] = OrderedDict()
+        self._live: OrderedDict[str, array[int]] = OrderedDict()
         self._live_count = 0
         self._measured: dict[str, dict[str, int | str | None]] = {}
 
@@ -408,12 +410,12 @@ class Reaper:
         gone = {listed for number, listed in due.snapshots.items() if number not in back}
         still = set(waiting.snapshots.values()) - kept
         gone -= kept | still
-        manifests_kept = [self._listed(path, needed=True) for path in kept]
+        of_kept = [self._listed(path, needed=True) for path in kept]
         # Neighbours share nearly everything, so a sample is enough if they are too many. Nothing reachable
         # depends on it.
-        manifests_kept += [self._listed(path, needed=False) for path in sampled(still, WAITING_MAX)]
-        dead = dead_manifests((self._listed(path, needed=False) for path in gone), manifests_kept)
-        files = self._dead_files(dead, manifests_kept)
+        of_waiting = [self._listed(path, needed=False) for path in sampled(still, WAITING_MAX)]
+        dead = dead_manifests((self._listed(path, needed=False) for path in gone), [*of_kept, *of_waiting])
+        files = self._dead_files(dead, of_kept, of_waiting)
         statistics = due.statistics - full.statistics - waiting.statistics
         done.data += self._delete(files, full, guard)
         done.statistics += self._delete(statistics, full, guard)
@@ -488,11 +490,14 @@ class Reaper:
         return found
 
     def _dead_files(
-        self, dead: dict[str, ListedManifest], kept: list[tuple[ListedManifest, ...]]
+        self,
+        dead: dict[str, ListedManifest],
+        kept: list[tuple[ListedManifest, ...]],
+        waiting: list[tuple[ListedManifest, ...]],
     ) -> dict[str, None]:
-        """Files that were live in dead manifests and are in no kept one.
+        """Files that were live in dead manifests and are in no other one.
 
-        Kept manifests are read until every file was found live: in a table with appends only, that is the
+        The others are read until every file was found live: in a table with appends only, that is the
         manifest into which the dead ones were merged.
         """
         candidates: dict[int, str] = {}
@@ -509,7 +514,7 @@ class Reaper:
         if not candidates:
             return {}
         near = max(one.sequence for one in dead.values())
-        others = holders(kept, dead.values())
+        others = holders(kept, waiting, dead.values())
         for manifest in sorted(others, key=lambda m: (m.sequence < near, abs(m.sequence - near))):
             for one in self._live_in(manifest.path):
                 candidates.pop(one, None)
@@ -517,7 +522,7 @@ class Reaper:
                 break
         return dict.fromkeys(candidates.values())
 
-    def _live_in(self, path: str) -> frozenset[int]:
+    def _live_in(self, path: str) -> array[int]:
         """Digests of the live files of a kept manifest.
 
         Raises:
@@ -529,7 +534,7 @@ class Reaper:
             if data is None:
                 raise CorruptStateError(f"the manifest {path} is missing")
             entries = self._reader.file_entries(data, added_snapshot_id=None, trace=None)
-            known = frozenset(digest(entry.path) for entry in entries)
+            known = array("Q", (digest(entry.path) for entry in entries))
             self._live[path] = known
             self._live_count += len(known)
             while self._live_count > FILES_REMEMBERED_MAX and len(self._live) > 1:

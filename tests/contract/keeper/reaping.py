@@ -176,10 +176,13 @@ class Writer:
         left = [self._without(held, set(paths)) for held in self.manifests[self.head]]
         return self._commit("delete", [held for held in left if held is not None])
 
-    def compact(self, count: int = 3) -> int:
-        """Replace some files by one that has their lowest sequence number."""
+    def compact(self, count: int = 3, *, newest: bool = False) -> int:
+        """Replace some files, or the newest, by one that has their lowest sequence number."""
         chosen = {p: s for held in self.manifests[self.head] for p, s in held.live.items()}
-        some = dict(self.lake.numbers.sample(sorted(chosen.items()), min(count, len(chosen))))
+        if newest:
+            some = dict(sorted(chosen.items(), key=lambda pair: pair[1])[-count:])
+        else:
+            some = dict(self.lake.numbers.sample(sorted(chosen.items()), min(count, len(chosen))))
         left = [self._without(held, set(some)) for held in self.manifests[self.head]]
         fresh = self._new(dict.fromkeys(self._files(1), min(some.values(), default=0)))
         return self._commit("replace", [*(held for held in left if held is not None), fresh])

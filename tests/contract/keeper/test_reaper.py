@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -80,6 +83,62 @@ def test_a_pass_reads_what_is_new_however_much_waits(
     steady = [count for count, gone in zip(read, deleted, strict=True) if gone == 5]
     assert max(steady[1:]) <= 5 + 5, read
     assert lake.missing() == []
+
+
+def test_a_pass_reads_few_manifests_while_small_files_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merged file is dead, so every manifest that could hold it has to be looked into."""
+    monkeypatch.setattr(reaper_module, "FILES_REMEMBERED_MAX", 300)
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    store = FaultyStore(lake.store)
+    reaper = lake.reaper(store, Graces(metadata_ms=5_000, files_ms=90_000))
+    read: list[int] = []
+    deleted: list[int] = []
+    snapshots: list[int] = []
+    for number in range(1, 181):
+        lake.wait(1_000)
+        snapshots.append(table.append())
+        if number % 4 == 0:
+            table.compact(4, newest=True)
+        if number % 5 == 0:
+            store.seen.clear()
+            done = reaper.run_once()
+            read.append(sum(op.kind == "get" and "-m0.avro" in op.key for op in store.seen))
+            deleted.append(done.data)
+        held = {path for one in snapshots[-80:] for held in table.manifests[one] for path in held.live}
+        assert all(lake.store.get(path.removeprefix("s3://tarn/")) for path in held), "readers have a grace"
+    assert sum(deleted[-12:]) > 40, deleted
+    assert max(read[-12:]) < 60, (read, "there are more than a hundred manifests that wait")
+    assert lake.missing() == []
+
+
+def test_what_is_in_many_manifests_is_remembered_in_little_memory() -> None:
+    files, manifests = 5_000, 100
+    lake = Clocked()
+    store = FaultyStore(lake.store)
+    paths = [f"s3://tarn/warehouse/m{number}.avro" for number in range(manifests)]
+    for path in paths:
+        lake.store.put(path.removeprefix("s3://tarn/"), path.encode())
+
+    class Large:
+        """Reads as many entries out of anything."""
+
+        def file_entries(self, data: bytes, **_: object) -> list[SimpleNamespace]:
+            return [SimpleNamespace(path=f"{data.decode()}/{number}") for number in range(files)]
+
+    large: Any = Large()
+    reaper = Reaper(store, large, bucket="tarn")
+    tracemalloc.start()
+    try:
+        for path in paths:
+            assert len(reaper._live_in(path)) == files
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 12 * files * manifests
+    for path in paths:
+        reaper._live_in(path)
+    assert sum(op.kind == "get" for op in store.seen) == manifests, "each is read once"
 
 
 def test_objects_are_deleted_many_at_once() -> None:

@@ -24,14 +24,27 @@ def manifest(number: int, *, oldest: int | None = None) -> ListedManifest:
 def test_a_manifest_can_hold_files_of_its_time_and_older_ones() -> None:
     dead = [manifest(5, oldest=3), manifest(6, oldest=4)]
     kept = [[manifest(2), manifest(3)], [manifest(3), manifest(9)]]
-    assert [one.path for one in holders(kept, dead)] == ["m3", "m9"]
-    assert [one.path for one in holders(kept, [])] == ["m2", "m3", "m9"]
+    assert [one.path for one in holders(kept, [], dead)] == ["m3", "m9"]
+    assert [one.path for one in holders(kept, [], [])] == ["m2", "m3", "m9"]
 
 
-def test_the_dead_are_gone_through_once_however_many_others_there_are() -> None:
+def test_of_removed_snapshots_only_manifests_with_old_files_count() -> None:
+    dead = [manifest(5, oldest=3), manifest(6, oldest=4)]
+    waiting = [
+        [manifest(2), manifest(3), manifest(6)],
+        [manifest(7), manifest(8, oldest=7), manifest(9, oldest=6), manifest(10, oldest=1)],
+    ]
+    assert [one.path for one in holders([], waiting, dead)] == ["m3", "m6", "m9", "m10"]
+    kept = [[manifest(7), manifest(11)]]
+    found = [one.path for one in holders(kept, waiting, dead)]
+    assert sorted(found) == ["m10", "m11", "m3", "m6", "m7", "m9"], "of the table's own snapshots all"
+
+
+def test_the_dead_are_gone_through_twice_however_many_others_there_are() -> None:
     dead = Counted(manifest(number) for number in range(100))
-    assert len(holders([[manifest(number)] for number in range(1_000)], dead)) == 1_000
-    assert dead.gone_through == 1
+    others = [[manifest(number, oldest=0)] for number in range(1_000)]
+    assert len(holders(others[:500], others[500:], dead)) == 1_000
+    assert dead.gone_through == 2
 
 
 def test_a_sample_is_everything_while_that_is_little() -> None:
