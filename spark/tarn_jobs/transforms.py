@@ -2,8 +2,8 @@
 
 Two rules make every step idempotent. Of the events of one kind for one flight the first in the stream wins,
 so duplicates change nothing, in this batch or in a later one. A flight is part of gold once its schedule is
-known, and its groups never change after that. Gold is made of sums of integers, which can be added to and
-taken from without a rest.
+known, and its groups never change after that. Gold is made of sums of integers, so rows are added and
+taken away without rounding.
 """
 
 from __future__ import annotations

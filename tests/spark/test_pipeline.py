@@ -120,7 +120,7 @@ def test_two_pipelines_at_once_do_no_harm(lake: Lake) -> None:
 
 
 @pytest.mark.in_turn(2, "two pipelines add a change to gold twice")
-@pytest.mark.parametrize("table", [f"gold.{name}" for name in oracle.GOLD_KEYS])
+@pytest.mark.parametrize("table", [GOLD[0].table.name, GOLD[-1].table.name])
 def test_of_two_pipelines_one_adds_a_change_to_gold(lake: Lake, table: str) -> None:
     flights.load_reference(lake)
     log = bronze.Log()

@@ -98,11 +98,15 @@ def back_from(table: Table, snapshot: Snapshot | None) -> Iterator[Snapshot]:
 
 
 def by_position(table: Table) -> dict[str, int]:
-    """Return the last snapshot id of each stream position, in commit order."""
+    """Return the last snapshot id of each stream position, in commit order.
+
+    The position is JSON with the stream and its offsets; not with the snapshot that the rows were made from.
+    """
     found = {}
     for snapshot in sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0):
         if (text := summary_of(snapshot).get("tarn.position")) is not None:
-            found[text] = snapshot.snapshot_id
+            stream = {key: value for key, value in json.loads(text).items() if key != "made-from"}
+            found[json.dumps(stream)] = snapshot.snapshot_id
     return found
 
 

@@ -113,7 +113,7 @@ def test_a_pass_reads_few_manifests_while_small_files_are_merged(monkeypatch: py
 
 
 def test_what_is_in_many_manifests_is_remembered_in_little_memory() -> None:
-    files, manifests = 5_000, 100
+    files, manifests = 4_000, 80
     lake = Clocked()
     store = FaultyStore(lake.store)
     paths = [f"s3://tarn/warehouse/m{number}.avro" for number in range(manifests)]

@@ -74,6 +74,11 @@ def test_tables_meet_at_the_newest_position_that_all_have_stood_at(lake: Catalog
     for name, table in found.items():
         assert tables.said(table, table.snapshot_by_id(at[name]), "tarn.position") == {"next": {"0": 2}}
     assert tables.at_one_position(found | {"gold.c": lake.load_table("gold.c")}) == {}
+    add(lake, "gold.d")
+    gold = lake.load_table("gold.d")
+    position = json.dumps({"next": {"0": 2}, "made-from": str(at["gold.b"])})
+    gold.append(pa.table({"n": [1]}), snapshot_properties={"tarn.position": position})
+    assert tables.at_one_position(found | {"gold.d": gold}).keys() == {"gold.a", "gold.b", "gold.d"}
 
 
 def test_a_snapshot_of_a_while_ago(lake: Catalog) -> None:
