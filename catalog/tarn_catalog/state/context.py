@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
@@ -13,27 +11,17 @@ from typing import Any, Generic, TypeVar, cast
 import orjson
 
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError
-from tarn.core.naming import KEY_PAGES_PREFIX, WarehouseLayout
+from tarn.core.naming import WarehouseLayout
 from tarn.core.object_store import LocalStore, ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
 from tarn_catalog.metadata.types import TableMetadata, ViewMetadata
+from tarn_catalog.state.cache import Cache, held_bytes
+from tarn_catalog.state.key_pages import KeyPages
 from tarn_catalog.state.register import Register, RetryPolicy, Superseded, happened, write_once
-from tarn_catalog.state.request_history import (
-    REMEMBERED_MS,
-    CompletedRequest,
-    PageEntries,
-    RequestHistory,
-    compact,
-    page_of,
-)
+from tarn_catalog.state.request_history import REMEMBERED_MS, RequestHistory, compact
 from tarn_catalog.state.turns import Turns
 from tarn_catalog.state.value import RegisterValue, VersionedValue, WriteStamp
 
-CACHE_BYTES_MAX = 64 * 1024 * 1024
-# Measured on CPython 3.11 for tables with 1 to 2,000 snapshots: the JSON and the objects parsed from it take
-# 3.9 to 5.4 times the JSON's length together, most for the smallest.
-PARSED_FACTOR = 4
-ENTRY_BYTES = 4 * 1024
 # Per table: the current version, and the one being written, whose swap may still fail.
 VERSIONS_MAX = 2
 MEMO_BYTES = 700
@@ -97,57 +85,6 @@ class Metadata:
     parsed: TableMetadata
 
 
-def held_bytes(json_bytes: int) -> int:
-    """Return an estimate of the memory taken by JSON of this length and the objects parsed from it, bytes."""
-    return PARSED_FACTOR * json_bytes + ENTRY_BYTES
-
-
-class Cache:
-    """LRU cache of immutable objects, bounded by bytes."""
-
-    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[str, tuple[Any, int]] = OrderedDict()
-
-    @property
-    def held_bytes(self) -> int:
-        """The estimated size of all cached objects, bytes."""
-        return self._bytes
-
-    def get(self, key: str) -> Any | None:
-        """Return the object, or None; marks it as recently used."""
-        with self._lock:
-            found = self._entries.get(key)
-            if found is None:
-                return None
-            self._entries.move_to_end(key)
-            return found[0]
-
-    def put(self, key: str, value: object, size_bytes: int) -> None:
-        """Cache an object; evict the least recently used ones over the limit.
-
-        Args:
-            key: the object's key.
-            value: the object.
-            size_bytes: its estimated size in memory.
-        """
-        with self._lock:
-            old = self._entries.pop(key, None)
-            self._bytes += size_bytes - (old[1] if old else 0)
-            self._entries[key] = (value, size_bytes)
-            while self._bytes > self._bytes_max and len(self._entries) > 1:
-                _, (_, dropped) = self._entries.popitem(last=False)
-                self._bytes -= dropped
-
-    def drop(self, key: str) -> None:
-        """Remove an object from the cache."""
-        with self._lock:
-            old = self._entries.pop(key, None)
-            self._bytes -= old[1] if old else 0
-
-
 H = TypeVar("H", bound=Versioned[Any] | None)
 
 
@@ -179,6 +116,7 @@ class CatalogContext:
         self.now_ms = now_ms
         self.new_uuid = new_uuid
         self.cache = Cache()
+        self.key_pages = KeyPages(store, self.cache, patience=self.patience, now_ms=now_ms, new_uuid=new_uuid)
         self.turns = Turns()
 
     def read(self, key: str, load: Callable[[bytes, str], V], *, keep: bool = False) -> Versioned[V] | None:
@@ -250,7 +188,7 @@ class CatalogContext:
             AssertionError: the value may not replace `over`.
         """
         value.check_follows(over.value if over is not None else None, key)
-        written = self._compacted(value)
+        written = self._compacted(key, value)
 
         def is_mine(data: bytes) -> bool | None:
             return written.is_in(type(written).load(data, key))
@@ -260,6 +198,8 @@ class CatalogContext:
             outcome = self.register.create(key, data, is_mine=is_mine)
         else:
             outcome = self.register.swap(key, data, if_match=over.etag, is_mine=is_mine)
+        if written is not value and isinstance(outcome, Committed):
+            self.key_pages.leave(key, _pages(value), _pages(written))
         if isinstance(outcome, Committed) and not isinstance(outcome, Superseded):
             return Versioned(value=written, etag=outcome.etag), outcome
         return None, outcome
@@ -313,7 +253,7 @@ class CatalogContext:
         """
         if repeat is None:
             return False
-        done = memory.find(repeat.key, self._read_page)
+        done = memory.find(repeat.key, self.key_pages)
         if done is not None:
             if done.what != repeat.what:
                 raise KeyReusedError(
@@ -392,33 +332,17 @@ class CatalogContext:
         self.cache.put(_folder(metadata.location), kept, size)
         return metadata
 
-    def _compacted(self, value: R) -> R:
+    def _compacted(self, key: str, value: R) -> R:
         if not isinstance(value, VersionedValue) or not value.memory.overflow():
             return value
         memory = compact(
             value.memory,
             now_ms=self.now_ms(),
-            new_key=lambda: f"{KEY_PAGES_PREFIX}{value.uuid}/{self.new_uuid()}.json",
-            read_page=self._read_page,
-            write_page=self._write_page,
+            new_key=lambda: self.key_pages.new_key(key),
+            read_page=self.key_pages.read,
+            write_page=self.key_pages.write,
         )
         return replace(value, memory=memory)
-
-    def _read_page(self, key: str) -> PageEntries:
-        found = self.cache.get(key)
-        if isinstance(found, dict):
-            return found
-        stored = self.store.get(key)
-        if stored is None:
-            raise CorruptStateError(f"The page of keys {key} is missing; restore it from a backup", key=key)
-        page = page_of(CompletedRequest.from_json(row) for row in orjson.loads(stored.data))
-        self.cache.put(key, page, held_bytes(len(stored.data)))
-        return page
-
-    def _write_page(self, key: str, entries: tuple[CompletedRequest, ...]) -> None:
-        data = orjson.dumps([done.to_json() for done in entries])
-        write_once(self.store, key, data, patience=self.patience)
-        self.cache.put(key, page_of(entries), held_bytes(len(data)))
 
 
 def lost(what: str, attempts_max: int) -> ConflictError:
@@ -432,3 +356,10 @@ def lost(what: str, attempts_max: int) -> ConflictError:
 def _folder(location: str) -> str:
     """Return the folder of a table's metadata files, which all its versions share."""
     return location.rpartition("/")[0]
+
+
+def _pages(value: RegisterValue) -> frozenset[str]:
+    """Return the pages that a register value references."""
+    if not isinstance(value, VersionedValue):
+        return frozenset()
+    return frozenset(page.key for page in value.memory.pages)

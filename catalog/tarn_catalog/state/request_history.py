@@ -2,14 +2,14 @@
 
 The newest entries are inline in the register value. Older entries that carry a key go to immutable pages that
 the value references; ten pages of a level are merged into one of the next, so that there are few (as in an
-LSM tree). Keys expire by time only, never by count.
+LSM tree). Keys expire by time only, never by count. `state.key_pages` has the pages' objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 INLINE_MAX = 96
 INLINE_KEPT = 48
@@ -66,8 +66,20 @@ class Page:
 
 
 PageEntries = Mapping[str, CompletedRequest]
-"""The entries of a page by their key, oldest first: each commit looks for its key in all pages."""
+"""The entries of a page by their key, oldest first."""
 ReadPage = Callable[[str], PageEntries]
+
+
+class Lookup(Protocol):
+    """Looks for keys in pages, which are named by the key of their object."""
+
+    def may_have(self, page: str, key: str) -> bool:
+        """Return whether the page may have an entry of the key; False is certain."""
+        ...
+
+    def read(self, page: str) -> PageEntries:
+        """Return the entries of the page."""
+        ...
 
 
 def page_of(entries: Iterable[CompletedRequest]) -> PageEntries:
@@ -104,13 +116,14 @@ class RequestHistory:
         """Return whether `compact` is due."""
         return len(self.inline) > INLINE_MAX
 
-    def find(self, key: str, read_page: ReadPage) -> CompletedRequest | None:
+    def find(self, key: str, pages: Lookup) -> CompletedRequest | None:
         """Return the entry of an idempotency key, or None; searches inline, then pages from the last."""
         for done in self.inline:
             if done.key == key:
                 return done
         for page in reversed(self.pages):
-            found = read_page(page.key).get(key)
+            # Nearly every key is new, and there may be 300,000 old ones: no page is read for a new one.
+            found = pages.read(page.key).get(key) if pages.may_have(page.key, key) else None
             if found is not None:
                 return found
         return None

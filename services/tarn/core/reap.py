@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 import orjson
 
+from tarn.core.digests import digest
 from tarn.core.errors import CorruptStateError
 from tarn.core.producers import PROPERTY as PRODUCERS
 
@@ -272,11 +272,6 @@ def sampled(paths: Collection[str], most: int) -> list[str]:
     while len(paths) > most * spread:
         spread *= 2
     return [path for path in paths if spread == 1 or digest(path) % spread == 0]
-
-
-def digest(path: str) -> int:
-    """A digest of a location, of 64 bits."""
-    return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "big")
 
 
 def key_within(location: str, *, bucket: str, root: str) -> str | None:

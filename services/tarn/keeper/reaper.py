@@ -22,6 +22,7 @@ import structlog
 
 from tarn.core.audit.manifests import ManifestReader
 from tarn.core.catalog_objects import PointerValue, parse_pointer
+from tarn.core.digests import digest
 from tarn.core.errors import CorruptStateError, TarnError
 from tarn.core.naming import CLAIMS_PREFIX, POINTERS_PREFIX
 from tarn.core.object_store import Listed, ReapedStore
@@ -43,7 +44,6 @@ from tarn.core.reap import (
     Trust,
     Version,
     dead_manifests,
-    digest,
     folder_of,
     holders,
     key_within,

@@ -12,17 +12,9 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
-from tarn_catalog.state.context import (
-    CACHE_BYTES_MAX,
-    MEMO_BYTES,
-    VERSIONS_MAX,
-    Cache,
-    IdempotencyKey,
-    held_bytes,
-)
+from tarn_catalog.state.cache import CACHE_BYTES_MAX, Cache, held_bytes
+from tarn_catalog.state.context import MEMO_BYTES, VERSIONS_MAX
 from tarn_catalog.state.pointer import Pointer
-from tarn_catalog.state.request_history import CompletedRequest, Page, RequestHistory
-from tarn_catalog.testing.faulty_store import FaultyStore
 
 SLOT = TableIdentifier.of(("ns",), "t")
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
@@ -189,17 +181,3 @@ def test_a_pointer_read_for_a_write_is_kept_for_the_next_one() -> None:
     found = [other.transactions.read_to_write(SLOT.key, counted) for _ in range(3)]
     assert found[0] is found[1] is found[2]
     assert parsed == [SLOT.key]
-
-
-def test_a_page_of_idempotency_keys_is_read_once() -> None:
-    page = "catalog/v1/keys/page.json"
-    done = CompletedRequest(
-        nonce="n", version=1, at_ms=1, key="018f0000-0000-7000-8000-000000000001", what="w"
-    )
-    store = FaultyStore(MemoryStore())
-    store.put(page, orjson.dumps([done.to_json()]))
-    core = Catalog(store, WarehouseLayout(base="s3://tarn")).core
-    history = RequestHistory(pages=(Page(key=page, level=0, to_ms=1),))
-    for _ in range(3):
-        assert core.repeated(history, IdempotencyKey(key=str(done.key), what="w"))
-    assert [op.key for op in store.seen if op.kind == "get"] == [page]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,8 +33,11 @@ class Pages:
         assert key not in self.written
         self.written[key] = entries
 
-    def read(self, key: str) -> PageEntries:
-        return page_of(self.written[key])
+    def read(self, page: str) -> PageEntries:
+        return page_of(self.written[page])
+
+    def may_have(self, page: str, key: str) -> bool:
+        return any(done.key == key for done in self.written[page])
 
 
 def remember(memory: RequestHistory, pages: Pages, done: CompletedRequest) -> RequestHistory:
@@ -62,37 +63,53 @@ def test_every_key_within_the_window_is_found_and_the_value_stays_small() -> Non
         assert len(memory.inline) <= INLINE_MAX
         assert len(memory.pages) < 4 * PAGE_FAN_IN
     for number in (0, 1, 47, 48, 5_000, 11_951, 11_999):
-        assert memory.find(f"k{number}", pages.read).nonce == f"n{number}"
-    assert memory.find("k12000", pages.read) is None
+        assert memory.find(f"k{number}", pages).nonce == f"n{number}"
+    assert memory.find("k12000", pages) is None
     written = sum(len(entries) for entries in pages.written.values())
     assert written < 5 * 12_000, "each key is written again a few times only"
-
-
-class NotWalked(dict[str, CompletedRequest]):
-    def __iter__(self) -> Iterator[str]:
-        raise AssertionError("a page of thousands was walked through")
-
-    def values(self) -> Any:
-        raise AssertionError("a page of thousands was walked through")
 
 
 def test_of_a_key_that_was_used_again_the_newest_entry_counts() -> None:
     old = CompletedRequest(nonce="n1", version=1, at_ms=1, key="k", what="commit:old")
     new = CompletedRequest(nonce="n2", version=2, at_ms=2, key="k", what="commit:new")
     memory = RequestHistory(pages=(Page(key="old", level=1, to_ms=1), Page(key="new", level=0, to_ms=2)))
-    pages = {"old": page_of([old]), "new": page_of([new])}
-    assert memory.find("k", pages.__getitem__) is new
+    pages = Pages()
+    pages.write("old", (old,))
+    pages.write("new", (new,))
+    assert memory.find("k", pages) is new
     assert page_of([old, new]) == {"k": new}, "of one page too, as merged ones are oldest first"
     unnamed = CompletedRequest(nonce="n3", version=3, at_ms=3)
     assert page_of([unnamed]) == {}
 
 
-def test_a_key_is_looked_up_in_its_page_not_searched_for() -> None:
+class Guess(Pages):
+    """Thinks that every page may have every key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def may_have(self, page: str, key: str) -> bool:
+        return page != "never"
+
+    def read(self, page: str) -> PageEntries:
+        self.seen.append(page)
+        return super().read(page)
+
+
+def test_a_page_is_read_only_if_it_may_have_the_key_and_then_the_entry_counts() -> None:
     done = CompletedRequest(nonce="n", version=1, at_ms=1, key="k1", what="commit:x")
-    memory = RequestHistory(pages=(Page(key="old", level=1, to_ms=1), Page(key="new", level=0, to_ms=2)))
-    pages = {"old": NotWalked(k1=done), "new": NotWalked()}
-    assert memory.find("k1", pages.__getitem__) is done
-    assert memory.find("k2", pages.__getitem__) is None
+    other = CompletedRequest(nonce="m", version=2, at_ms=2, key="k2", what="commit:y")
+    pages = Guess()
+    pages.write("old", (done,))
+    pages.write("never", (done,))
+    pages.write("new", (other,))
+    memory = RequestHistory(
+        pages=tuple(Page(key=key, level=0, to_ms=at) for at, key in enumerate(("old", "never", "new")))
+    )
+    assert memory.find("k1", pages) is done
+    assert pages.seen == ["new", "old"]
+    assert memory.find("k3", pages) is None
 
 
 def test_keys_are_forgotten_by_time_only() -> None:
@@ -106,9 +123,9 @@ def test_keys_are_forgotten_by_time_only() -> None:
                 nonce=f"n{number}", version=number, at_ms=number * step_ms, key=f"k{number}", what="x"
             ),
         )
-    assert memory.find("k2001", pages.read) is not None
+    assert memory.find("k2001", pages) is not None
     assert all(page.to_ms >= 2_998 * step_ms - REMEMBERED_MS - 100 * step_ms for page in memory.pages)
-    assert memory.find("k100", pages.read) is None
+    assert memory.find("k100", pages) is None
 
 
 def test_entries_without_a_key_leave_no_page() -> None:
@@ -150,7 +167,7 @@ def test_spilling_loses_nothing_at_any_rate(steps: list[tuple[int, bool]], probe
             CompletedRequest(nonce=f"n{number}", version=number, at_ms=now_ms, key=key, what="w"),
         )
     wanted = f"k{probe}"
-    found = memory.find(wanted, pages.read)
+    found = memory.find(wanted, pages)
     assert (found is not None) == (wanted in expected)
     assert found is None or found.at_ms == expected[wanted]
 
