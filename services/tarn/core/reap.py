@@ -68,6 +68,7 @@ class Full:
         root: location of the table, without a trailing slash.
         previous: the metadata file before it; None for the first, or if its log does not name one.
         log: all metadata files in its metadata log.
+        log_begin: the oldest of them; None if there are none.
         snapshots: snapshot id to the location of its manifest list; None for one without a list (format 1).
         statistics: locations of statistics files.
         keeps_metadata: whether the table's old metadata files must be kept.
@@ -86,6 +87,7 @@ class Full:
     keeps_files: bool
     live_bytes: int | None
     has_keys: bool = False
+    log_begin: str | None = None
 
     def less(self, newer: Full) -> Removed:
         """What this version has and a newer one lacks."""
@@ -145,6 +147,7 @@ def read_full(data: bytes, where: str) -> Full:
             keeps_files=_says(properties, "gc.enabled", "false"),
             live_bytes=int(size) if size.isdigit() else None,
             has_keys=PRODUCERS in properties,
+            log_begin=log[0] if log else None,
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as e:
         raise CorruptStateError(f"{where} is no table metadata: {e!r}", location=where) from e

@@ -66,6 +66,9 @@ LISTS_REMEMBERED_MAX = 30_000
 FILES_REMEMBERED_MAX = 3_000_000
 """Eight bytes each. What does not fit is read again in each pass."""
 LOOK_AGAIN_MS = 5_000
+FOLLOWED_MAX = 200
+"""Maximum number of metadata files that are read to see that the history only advanced: each names about
+twenty before it, so a pass of three minutes is followed at twenty commits a second."""
 DELETED_TOGETHER_MAX = 100
 """Maximum number of objects in one request to delete: the pointer is read again between two."""
 PURGED_PER_PASS_MAX = 5_000
@@ -205,7 +208,6 @@ class Reaper:
             except Moved:
                 continue
             except CorruptStateError as error:
-                self._tables.pop(uuid_, None)
                 done.failed[pointer.text] = error.message
         self._purge(own, {pointer.uuid for pointer in pointers if pointer.live}, lists, done)
         for gone in set(self._tables) - set(live):
@@ -514,26 +516,29 @@ class Reaper:
         if not candidates:
             return {}
         near = max(one.sequence for one in dead.values())
+        reachable = {one.path for listed in kept for one in listed}
         others = holders(kept, waiting, dead.values())
         for manifest in sorted(others, key=lambda m: (m.sequence < near, abs(m.sequence - near))):
-            for one in self._live_in(manifest.path):
+            for one in self._live_in(manifest.path, needed=manifest.path in reachable):
                 candidates.pop(one, None)
             if not candidates:
                 break
         return dict.fromkeys(candidates.values())
 
-    def _live_in(self, path: str) -> array[int]:
-        """Digests of the live files of a kept manifest.
+    def _live_in(self, path: str, *, needed: bool) -> array[int]:
+        """Digests of the live files of a manifest; none if it is gone and not needed.
+
+        A pass that ended early may have deleted manifests of a snapshot that then waits once more.
 
         Raises:
-            CorruptStateError: the manifest is missing or unreadable: nothing of the table is deleted.
+            CorruptStateError: a kept manifest is missing or unreadable: nothing of the table is deleted.
         """
         known = self._live.get(path)
         if known is None:
             data = self._get(path)
-            if data is None:
+            if data is None and needed:
                 raise CorruptStateError(f"the manifest {path} is missing")
-            entries = self._reader.file_entries(data, added_snapshot_id=None, trace=None)
+            entries = self._reader.file_entries(data, added_snapshot_id=None, trace=None) if data else ()
             known = array("Q", (digest(entry.path) for entry in entries))
             self._live[path] = known
             self._live_count += len(known)
@@ -674,13 +679,22 @@ class _Guard:
             raise Moved
         if found.metadata != self._pointer.metadata and not self._follows(found):
             raise Moved
+        self._pointer = found
         self._looked_ms = now_ms
 
     def _follows(self, found: PointerValue) -> bool:
-        """Whether the newer metadata build on those that this pass read."""
-        key = (found.metadata or "").partition("://")[2].partition("/")[2]
-        stored = self._store.get(key)
-        return stored is not None and self._pointer.metadata in read_full(stored.data, key).log
+        """Whether the newer metadata build on those that this pass read, or that the last look found."""
+        at = found.metadata
+        for _ in range(FOLLOWED_MAX):
+            key = (at or "").partition("://")[2].partition("/")[2]
+            stored = self._store.get(key) if key else None
+            if stored is None:
+                return False
+            full = read_full(stored.data, key)
+            if self._pointer.metadata in full.log:
+                return True
+            at = full.log_begin
+        return False
 
 
 def _chunks(keys: Sequence[str]) -> Iterator[Sequence[str]]:

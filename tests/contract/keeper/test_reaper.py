@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX
 from tarn.keeper import reaper as reaper_module
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
-from tests.contract.keeper.reaping import GRACES, Clocked
+from tests.contract.keeper.reaping import GRACES, Clocked, Writer
 from tests.support.plays import seeds
 
 MINUTE_MS = 60_000
@@ -131,13 +132,13 @@ def test_what_is_in_many_manifests_is_remembered_in_little_memory() -> None:
     tracemalloc.start()
     try:
         for path in paths:
-            assert len(reaper._live_in(path)) == files
+            assert len(reaper._live_in(path, needed=True)) == files
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert held < 12 * files * manifests
     for path in paths:
-        reaper._live_in(path)
+        reaper._live_in(path, needed=True)
     assert sum(op.kind == "get" for op in store.seen) == manifests, "each is read once"
 
 
@@ -313,6 +314,117 @@ def test_what_comes_back_by_a_roll_back_is_not_deleted() -> None:
     lake.catalog.names.register(table.slot, older, overwrite=True)
     settled(lake, reaper)
     assert lake.missing() == []
+
+
+def meanwhile(change: Callable[[], None]) -> Callable[[Op], Fault | None]:
+    """A plan without faults that makes a change when the first manifest list is read: the pass has begun."""
+    left = [change]
+
+    def plan(op: Op) -> Fault | None:
+        if op.kind == "get" and "/snap-" in op.key and left:
+            left.pop()()
+        return None
+
+    return plan
+
+
+def about_to_delete() -> tuple[Clocked, Writer]:
+    """A lake with 28 removed snapshots whose grace has passed."""
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    for _ in range(60):
+        table.append()
+    lake.wait(GRACES.metadata_ms)
+    lake.reaper().run_once()
+    lake.wait(GRACES.files_ms)
+    return lake, table
+
+
+@pytest.mark.parametrize("commits", [1, 19, 20, 21, 150])
+def test_a_pass_goes_on_whatever_is_committed_meanwhile(commits: int) -> None:
+    """A metadata file names about twenty before it; a busy table gets more than that during a pass."""
+    lake, table = about_to_delete()
+
+    def commit() -> None:
+        lake.wait(reaper_module.LOOK_AGAIN_MS)
+        for _ in range(commits):
+            table.append()
+
+    done = lake.reaper(FaultyStore(lake.store, meanwhile(commit))).run_once()
+    assert done.failed == {}
+    assert done.manifest_lists >= 28, done
+    assert lake.missing() == []
+
+
+def test_a_pass_deletes_nothing_if_the_table_was_set_back_meanwhile() -> None:
+    lake, table = about_to_delete()
+    older = lake.catalog.tables.load(table.slot).location
+    table.append()
+
+    def set_back() -> None:
+        lake.wait(reaper_module.LOOK_AGAIN_MS)
+        lake.catalog.names.register(table.slot, older, overwrite=True)
+        for number in range(30):
+            table.update({"action": "set-properties", "updates": {"n": str(number)}})
+
+    before = lake.bytes()
+    done = lake.reaper(FaultyStore(lake.store, meanwhile(set_back))).run_once()
+    assert done.deleted == done.metadata, done
+    assert lake.bytes() > before
+    assert lake.missing() == []
+
+
+def test_of_a_damaged_table_no_file_is_deleted_and_its_history_is_not_read_again() -> None:
+    lake, table = about_to_delete()
+    kept = table.manifests[table.head]
+    lake.store.delete(kept[0].file.manifest_path.removeprefix("s3://tarn/"))
+    store = FaultyStore(lake.store)
+    reaper = lake.reaper(store)
+    for number in range(3):
+        store.seen.clear()
+        done = reaper.run_once()
+        assert "is missing" in done.failed["ns.t"], done
+        assert done.deleted == done.metadata, done
+        read = [op for op in store.seen if op.kind == "get" and op.key.endswith(".metadata.json")]
+        assert number == 0 or len(read) <= 2, read
+        table.update({"action": "set-properties", "updates": {"n": str(number)}})
+
+
+def test_what_a_killed_pass_deleted_a_part_of_does_not_stop_the_next_ones() -> None:
+    """Its snapshots are put on a list and wait once more: manifests that only they name may be gone."""
+    lake = Clocked()
+    graces = Graces(metadata_ms=5 * MINUTE_MS, files_ms=MINUTE_MS)
+    table = lake.table(**{"tarn.history": "2"})
+    read: list[int] = []
+
+    def commits(count: int) -> None:
+        for number in range(count):
+            lake.wait(1_000)
+            table.append()
+            if number % 4 == 0:
+                table.compact(4, newest=True)
+
+    def killed(op: Op) -> Fault | None:
+        gone = op.kind == "delete" and "/snap-" in op.key
+        return Fault.CRASH if gone else None
+
+    commits(60)
+    lake.wait(graces.files_ms)
+    commits(40)
+    with pytest.raises(Crash):
+        lake.reaper(FaultyStore(lake.store, killed), graces).run_once()
+    lake.wait(graces.metadata_ms - graces.files_ms - 20_000)
+    commits(30)
+    store = FaultyStore(lake.store)
+    reaper = lake.reaper(store, graces)
+    for _ in range(12):
+        store.seen.clear()
+        done = reaper.run_once()
+        read.append(sum(op.kind == "get" and op.key.endswith(".metadata.json") for op in store.seen))
+        assert done.failed == {}
+        commits(10)
+    assert lake.missing() == []
+    assert max(read[1:]) <= 15, (read, "earlier metadata are read once, not in each pass")
 
 
 def test_a_hold_stops_it_until_it_is_released_or_lapses() -> None:
