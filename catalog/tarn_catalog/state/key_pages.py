@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from hashlib import blake2b
 from itertools import islice
+from typing import Any, Protocol
 
 import orjson
 import structlog
@@ -16,7 +18,6 @@ from tarn.core.digests import digest
 from tarn.core.errors import CorruptStateError, TarnError
 from tarn.core.naming import KEY_PAGES_PREFIX
 from tarn.core.object_store import ObjectStore
-from tarn_catalog.state.cache import Cache
 from tarn_catalog.state.register import RetryPolicy, write_once
 from tarn_catalog.state.request_history import CompletedRequest, PageEntries, page_of
 
@@ -25,19 +26,35 @@ log = structlog.get_logger()
 KEPT_MS = 15 * 60 * 1000
 """How long a page stays that a register value no longer references: others may be about to read it."""
 REMOVED_TOGETHER_MAX = 20
-"""Pages that one write removes at most: ten times what it leaves on average."""
+"""Pages that one write removes at most: far more than it leaves on average."""
 LISTED_MAX = 1_000
 LEFT_MAX = 10_000
 PAGE_BYTES = 300
 DIGEST_BYTES = 8
 
 
+class Memory(Protocol):
+    """What a process remembers, bounded by bytes; see `state.context.Cache`."""
+
+    def get(self, key: str) -> Any | None:
+        """Return what is remembered under a key, or None."""
+        ...
+
+    def put(self, key: str, value: object, size_bytes: int) -> None:
+        """Remember something that takes so much memory."""
+        ...
+
+    def drop(self, key: str) -> None:
+        """Forget what is remembered under a key."""
+        ...
+
+
 class KeyPages:
-    """Pages in the store. Of each only digests of its keys stay in memory, eight bytes a key.
+    """Pages in the store. Of each only digests of its keys stay in memory, eight bytes a key. Thread-safe.
 
     Args:
         store: the object store of the catalog.
-        cache: cache of the digests.
+        cache: where the digests are remembered.
         patience: retry policy of writes.
         now_ms: wall clock, milliseconds since the epoch.
         new_uuid: returns a new UUID as text.
@@ -46,7 +63,7 @@ class KeyPages:
     def __init__(
         self,
         store: ObjectStore,
-        cache: Cache,
+        cache: Memory,
         *,
         patience: RetryPolicy,
         now_ms: Callable[[], int],
@@ -57,6 +74,7 @@ class KeyPages:
         self._patience = patience
         self._now_ms = now_ms
         self._new_uuid = new_uuid
+        self._lock = threading.Lock()
         self._left: deque[tuple[int, str]] = deque(maxlen=LEFT_MAX)
         self._looked: dict[str, str | None] = {}
 
@@ -123,12 +141,27 @@ class KeyPages:
         try:
             self._look(register_key, before, after, now_ms)
             for _ in range(REMOVED_TOGETHER_MAX):
-                if not self._left or now_ms - self._left[0][0] < KEPT_MS:
+                if not self._remove_one(now_ms):
                     break
-                self._store.delete(self._left[0][1])
-                self._left.popleft()
         except TarnError as e:
             log.info("old pages of keys stay; they are removed later", key=register_key, reason=e.message)
+
+    def _remove_one(self, now_ms: int) -> bool:
+        """Remove the page that was left first, if it is time; return whether there may be more.
+
+        Raises:
+            TarnError: the store does not remove it; it is tried again later.
+        """
+        with self._lock:  # other tables are written at the same time
+            if not self._left or now_ms - self._left[0][0] < KEPT_MS:
+                return False
+            at_ms, page = self._left.popleft()
+        try:
+            self._store.delete(page)
+        except BaseException:
+            self._left.appendleft((at_ms, page))
+            raise
+        return True
 
     def _look(self, register_key: str, before: Collection[str], after: Collection[str], now_ms: int) -> None:
         """Find pages of a value that it does not reference, and that are too old to be on their way into it.

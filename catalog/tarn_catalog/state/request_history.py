@@ -122,7 +122,7 @@ class RequestHistory:
             if done.key == key:
                 return done
         for page in reversed(self.pages):
-            # Nearly every key is new, and there may be 300,000 old ones: no page is read for a new one.
+            # Nearly every key is new, and old ones may be very many: no page is read for a new one.
             found = pages.read(page.key).get(key) if pages.may_have(page.key, key) else None
             if found is not None:
                 return found

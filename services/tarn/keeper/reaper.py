@@ -427,6 +427,10 @@ class Reaper:
             self._store.delete_many(chunk)
         for number in old:
             chain[number] = replace(chain[number], removed=Removed())
+        for path in dead:
+            self._live_count -= len(self._live.pop(path, ()))
+        for path in gone:
+            self._manifests.pop(path, None)
 
     def _forget_keys(self, table_uuid: str, table: _Table, done: Pass) -> None:
         """Delete keys of repeated writes that no gateway reads any more, by their age alone.
@@ -536,9 +540,11 @@ class Reaper:
         known = self._live.get(path)
         if known is None:
             data = self._get(path)
-            if data is None and needed:
-                raise CorruptStateError(f"the manifest {path} is missing")
-            entries = self._reader.file_entries(data, added_snapshot_id=None, trace=None) if data else ()
+            if data is None:
+                if needed:
+                    raise CorruptStateError(f"the manifest {path} is missing")
+                return array("Q")
+            entries = self._reader.file_entries(data, added_snapshot_id=None, trace=None)
             known = array("Q", (digest(entry.path) for entry in entries))
             self._live[path] = known
             self._live_count += len(known)

@@ -110,6 +110,11 @@ def test_a_pass_reads_few_manifests_while_small_files_are_merged(monkeypatch: py
         assert all(lake.store.get(path.removeprefix("s3://tarn/")) for path in held), "readers have a grace"
     assert sum(deleted[-12:]) > 40, deleted
     assert max(read[-12:]) < 60, (read, "there are more than a hundred manifests that wait")
+    remembered = [*reaper._live, *reaper._manifests]
+    assert all(lake.store.get(path.removeprefix("s3://tarn/")) for path in remembered), (
+        "what is gone is forgotten"
+    )
+    assert reaper._live_count == sum(map(len, reaper._live.values()))
     assert lake.missing() == []
 
 
@@ -329,7 +334,7 @@ def meanwhile(change: Callable[[], None]) -> Callable[[Op], Fault | None]:
 
 
 def about_to_delete() -> tuple[Clocked, Writer]:
-    """A lake with 28 removed snapshots whose grace has passed."""
+    """A lake with removed snapshots, more than 28 of them, whose grace has passed."""
     lake = Clocked()
     table = lake.table(**{"tarn.history": "2"})
     for _ in range(60):
@@ -374,16 +379,20 @@ def test_a_pass_deletes_nothing_if_the_table_was_set_back_meanwhile() -> None:
     assert lake.missing() == []
 
 
-def test_of_a_damaged_table_no_file_is_deleted_and_its_history_is_not_read_again() -> None:
+@pytest.mark.parametrize("damage", ["missing", "empty"])
+def test_of_a_damaged_table_no_file_is_deleted_and_its_history_is_not_read_again(damage: str) -> None:
     lake, table = about_to_delete()
     kept = table.manifests[table.head]
-    lake.store.delete(kept[0].file.manifest_path.removeprefix("s3://tarn/"))
+    key = kept[0].file.manifest_path.removeprefix("s3://tarn/")
+    lake.store.delete(key)
+    if damage == "empty":
+        lake.store.put(key, b"")
     store = FaultyStore(lake.store)
     reaper = lake.reaper(store)
     for number in range(3):
         store.seen.clear()
         done = reaper.run_once()
-        assert "is missing" in done.failed["ns.t"], done
+        assert "manifest" in done.failed["ns.t"], done
         assert done.deleted == done.metadata, done
         read = [op for op in store.seen if op.kind == "get" and op.key.endswith(".metadata.json")]
         assert number == 0 or len(read) <= 2, read

@@ -12,8 +12,13 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
-from tarn_catalog.state.cache import CACHE_BYTES_MAX, Cache, held_bytes
-from tarn_catalog.state.context import MEMO_BYTES, VERSIONS_MAX
+from tarn_catalog.state.context import (
+    CACHE_BYTES_MAX,
+    MEMO_BYTES,
+    VERSIONS_MAX,
+    Cache,
+    held_bytes,
+)
 from tarn_catalog.state.pointer import Pointer
 
 SLOT = TableIdentifier.of(("ns",), "t")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 import tracemalloc
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import pytest
@@ -15,8 +18,7 @@ from tarn.core.errors import CorruptStateError
 from tarn.core.naming import KEY_PAGES_PREFIX, WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest
-from tarn_catalog.state.cache import Cache
-from tarn_catalog.state.context import IdempotencyKey
+from tarn_catalog.state.context import Cache, IdempotencyKey
 from tarn_catalog.state.key_pages import KEPT_MS, LISTED_MAX, REMOVED_TOGETHER_MAX, KeyPages
 from tarn_catalog.state.pointer import Pointer
 from tarn_catalog.state.register import RetryPolicy
@@ -187,6 +189,30 @@ def test_a_page_that_cannot_be_removed_is_removed_later(world: World, fault: Fau
     world.store.plan = no_faults
     pages.leave("r", {new}, {new})
     assert world.kept() == {new}
+
+
+def test_pages_that_several_threads_remove_all_go(world: World) -> None:
+    pages, count = world.process(), 400
+    left = [world.written(pages, first=100 * number, count=1) for number in range(count)]
+    pages.leave("r", left, set())
+    world.clock.ms += KEPT_MS
+    together = threading.Barrier(8)
+
+    def slow(op: Op) -> Fault | None:
+        if op.kind == "delete":
+            time.sleep(0.001)
+        return None
+
+    def remove() -> None:
+        together.wait()
+        for _ in range(count // REMOVED_TOGETHER_MAX):
+            pages.leave("r", set(), set())
+
+    world.store.plan = slow
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(remove) for _ in range(8)]:
+            done.result()
+    assert world.kept() == set()
 
 
 def test_a_table_of_many_commits_reads_no_page_and_leaves_none_for_good(world: World) -> None:

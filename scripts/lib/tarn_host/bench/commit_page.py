@@ -187,7 +187,7 @@ def _aging(found: Run) -> str:
     young, aged = (spread(medians({"times_ms": found[name]}), ".1f") for name in ("young_ms", "aged_ms"))
     count = sum(map(len, found["aged_ms"]))
     return (
-        f"\nThe rows above are hours apart, with the others' writes between them. *tarn* alone, {count} "
+        f"\nThe rows above are far apart in time, with the others' writes between. *tarn* alone, {count} "
         f"appends to new tables and to that of {found['depth']:,} commits, one after the other: "
         f"p50 {young} ms and {aged} ms.\n"
     )

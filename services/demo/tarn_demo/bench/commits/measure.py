@@ -155,7 +155,7 @@ def aging(
 ) -> dict[str, Any]:
     """Time appends to a new table and to one that has seen many, each after the other, without the others.
 
-    The cells of `by_depth` are hours apart, with the others' large files on their way to the disk.
+    The cells of `by_depth` are far apart in time, with the others' large files on their way to the disk.
 
     Args:
         contender: the contender; its table of this depth is laid.
