@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tarn_host.doctor import judge, look
+from tarn_host.doctor.facts import Finding
 from tarn_host.stack import project
 
 from tests.support.secrets import secret_values
@@ -159,14 +160,25 @@ def test_a_name_that_cannot_be_resolved_inside_a_container(broken: Stack) -> Non
 
 
 def test_a_host_clock_two_hours_wrong(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All checks are real; only this process's clock is moved forward."""
+    """All checks are real; only this process's clock is moved forward.
+
+    A check that began while the test before this one had cut a network may fail only now: so the doctor may
+    be asked again, and nothing but the clock may be left.
+    """
     stack.await_healthy()
     right = time.time
     monkeypatch.setattr(look.time, "time", lambda: right() + 7_300)
     for name, value in stack.env.items():
         monkeypatch.setenv(name, value)
-    found, _ = judge.judge(look.look(project.load()))
-    assert [finding.code for finding in found] == ["clock"]
+    found: list[Finding] = []
+
+    def only_the_clock() -> bool:
+        found[:] = judge.judge(look.look(project.load()))[0]
+        print([(finding.code, finding.what) for finding in found])
+        assert "clock" in [finding.code for finding in found]
+        return len(found) == 1
+
+    eventually(only_the_clock, timeout_s=HEAL_S, what="nothing wrong but the clock")
     assert "this machine's clock is 2.0 h ahead of that of the containers" in found[0].what
     assert "the store's answers" in found[0].what
 
