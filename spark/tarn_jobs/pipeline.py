@@ -32,7 +32,7 @@ from tarn_jobs.schema import (
 )
 
 STREAM = "flights"
-OFFSETS_MAX = 400_000
+OFFSETS_MAX = 1_000_000
 REMADE_SHARE = 0.5
 
 _BRONZE_COLUMNS = {

@@ -49,6 +49,8 @@ SESSION = {
     "spark.sql.shuffle.partitions": "4",
     # Spark would read the target twice to find the files to rewrite; the bounds in the MERGE do it for less.
     "spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled": "false",
+    # What is kept is read once or four times: to try out how its columns compress takes longer than that.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
 
 log = structlog.get_logger()

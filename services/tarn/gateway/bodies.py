@@ -85,7 +85,8 @@ def is_quick(body: bytes) -> bool:
     Then it is done on the event loop: to hand it to a thread costs more. 64 KiB of text take 0.1 to 0.5 ms, a
     thousand brackets or lines 0.2 to 0.8 ms (measured on 2026-11-24).
     """
-    return len(body) <= QUICK_BYTES and sum(map(body.count, b"[{,\n")) <= QUICK_MARKS
+    # To leave the marks out takes a third of the time of counting each.
+    return len(body) <= QUICK_BYTES and len(body) - len(body.translate(None, b"[{,\n")) <= QUICK_MARKS
 
 
 def json_rows(body: bytes, limits: BodyLimits) -> list[bytes]:

@@ -91,6 +91,21 @@ def test_a_query_that_ran_before_is_not_compiled_again(
     assert compiled() - first < 10
 
 
+def test_a_full_outer_join_is_not_one_method_with_what_follows_it(spark: SparkSession) -> None:
+    """The JVM's second compiler would work on that method of a MERGE for 20 seconds, and give up."""
+    adaptive, setting = "spark.sql.adaptive.enabled", "spark.sql.codegen.join.fullOuterSortMergeJoin.enabled"
+    query = "EXPLAIN CODEGEN SELECT * FROM range(9) l FULL OUTER JOIN range(9) r ON l.id = r.id"
+    before = {name: spark.conf.get(name) for name in (adaptive, setting)}
+    try:
+        spark.conf.set(adaptive, "false")  # the plan says what is compiled
+        assert "FullOuterJoinRow" not in one(spark, query)[0]
+        spark.conf.set(setting, "true")
+        assert "FullOuterJoinRow" in one(spark, query)[0], "Spark's own way"
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
 def test_no_way_of_looking_shows_a_secret(
     spark: SparkSession, spark_server: DockerContainer, lake: Lake
 ) -> None:
