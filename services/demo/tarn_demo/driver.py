@@ -49,7 +49,7 @@ SESSION = {
     "spark.sql.shuffle.partitions": "4",
     # Spark would read the target twice to find the files to rewrite; the bounds in the MERGE do it for less.
     "spark.sql.optimizer.runtime.rowLevelOperationGroupFilter.enabled": "false",
-    # What is kept is read once or four times: to try out how its columns compress takes longer than that.
+    # What is kept is read a few times and dropped: not worth trying out how its columns compress.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
 

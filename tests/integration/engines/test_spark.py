@@ -92,7 +92,7 @@ def test_a_query_that_ran_before_is_not_compiled_again(
 
 
 def test_a_full_outer_join_is_not_one_method_with_what_follows_it(spark: SparkSession) -> None:
-    """The JVM's second compiler would work on that method of a MERGE for 20 seconds, and give up."""
+    """The JVM's second compiler would work on that method of a MERGE for long, and give up."""
     adaptive, setting = "spark.sql.adaptive.enabled", "spark.sql.codegen.join.fullOuterSortMergeJoin.enabled"
     query = "EXPLAIN CODEGEN SELECT * FROM range(9) l FULL OUTER JOIN range(9) r ON l.id = r.id"
     before = {name: spark.conf.get(name) for name in (adaptive, setting)}
