@@ -181,12 +181,12 @@ class Lake:
         Not as SQL over a temporary view: Spark 4.1 fails to plan a MERGE over a view that reads tables.
 
         Args:
-            merge: the target, the join condition and the updates.
+            merge: the target, the join condition, and which rows are updated to what.
             source: the source rows.
             summary: entries of the snapshot summary.
         """
         into = source.alias(SOURCE).mergeInto(self.name(merge.table), fn.expr(merge.on))
-        into = into.whenMatched().update({c: fn.expr(e) for c, e in merge.updates.items()})
+        into = into.whenMatched(fn.expr(merge.when)).update({c: fn.expr(e) for c, e in merge.updates.items()})
         with self._summary(summary):
             into.whenNotMatched().insertAll().merge()
 

@@ -146,12 +146,18 @@ class Pipeline:
     def _silver_step(self, snapshot_id: int, piece: Range) -> Step:
         begun = self.monotonic()
         events = self.lake.at(BRONZE, snapshot_id).where(piece.condition())
-        seen = transforms.summed_up(events).collect()[0]
+        reference = {t.name.removeprefix("ref."): self.lake.table(t.name) for t in REFERENCE}
+        told = transforms.enriched(transforms.flights_told(events), reference)
         summary = {PROPERTY: piece.after.to_json()}
-        if seen.readable == 0:
-            self.lake.mark(SILVER.name, summary)
-        else:
-            self._merge_silver(events, (seen.low_us, seen.high_us), summary)
+        # Bronze is read once: what is kept also says how many events there were, and of which hours.
+        with self.lake.kept(told) as changes:
+            seen = transforms.summed_up(changes).collect()[0]
+            if seen.readable == 0:
+                self.lake.mark(SILVER.name, summary)
+            else:
+                flights = changes.where(fn.col("time_hour").isNotNull()).select(*SILVER.names)
+                merge = statements.merge_silver((seen.low_us, seen.high_us))
+                self.lake.merge(merge, flights, summary)
         return Step(
             table=SILVER.name,
             offsets=piece.offsets,
@@ -159,14 +165,6 @@ class Pipeline:
             ignored=seen.events - seen.readable,
             seconds=self.monotonic() - begun,
         )
-
-    def _merge_silver(self, events: DataFrame, hours_us: tuple[int, int], summary: dict[str, str]) -> None:
-        reference = {t.name.removeprefix("ref."): self.lake.table(t.name) for t in REFERENCE}
-        changes = transforms.enriched(transforms.flights_told(events), reference)
-        low, high = (fn.timestamp_micros(fn.lit(us)) for us in hours_us)
-        known = self.lake.table(SILVER.name).where(fn.col("time_hour").between(low, high))
-        with self.lake.kept(transforms.unheard(changes, known)) as news:
-            self.lake.merge(statements.merge_silver(hours_us), news, summary)
 
     def _all_gold(self) -> int:
         """Bring each gold table up to silver, which is read once for all of them; return the commits."""

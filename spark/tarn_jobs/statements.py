@@ -20,11 +20,13 @@ class Merge:
     Attributes:
         table: the target.
         on: the join condition.
-        updates: column to expression for matched rows.
+        when: which matched rows are updated; the others stay as they are.
+        updates: column to expression for those rows.
     """
 
     table: str
     on: str
+    when: str
     updates: dict[str, str]
 
 
@@ -89,6 +91,8 @@ def snapshots(tables: Sequence[tuple[str, str]], entry: str) -> str:
 def merge_silver(hours_us: tuple[int, int]) -> Merge:
     """Return the MERGE of changes into silver: the first event of each kind wins, later ones are ignored.
 
+    A flight of which no new kind of event has come is not updated.
+
     Args:
         hours_us: first and last time_hour of the source, microseconds since the epoch; prunes partitions.
     """
@@ -97,11 +101,13 @@ def merge_silver(hours_us: tuple[int, int]) -> Merge:
     on = [f"{t}.{k} = {SOURCE}.{k}" for k in KEY]
     on += [f"{t}.time_hour >= timestamp_micros({low})", f"{t}.time_hour <= timestamp_micros({high})"]
     updates = {"_tarn": f"{SOURCE}._tarn"}
+    news = []
     for kind in KINDS:
         first = f"{t}.{heard(kind).name} IS NULL"
+        news.append(f"{first} AND {SOURCE}.{heard(kind).name} IS NOT NULL")
         for c in told_by(kind):
             updates[c.name] = f"CASE WHEN {first} THEN {SOURCE}.{c.name} ELSE {t}.{c.name} END"
-    return Merge(table=SILVER.name, on=" AND ".join(on), updates=updates)
+    return Merge(table=SILVER.name, on=" AND ".join(on), when=" OR ".join(news), updates=updates)
 
 
 def _short(table: Table) -> str:

@@ -22,7 +22,6 @@ from tarn_jobs.schema import (
     SUMS,
     Gold,
     heard,
-    told_by,
 )
 
 
@@ -34,41 +33,53 @@ def is_readable() -> Column:
     return fn.coalesce(whole, fn.lit(False))
 
 
-def summed_up(events: DataFrame) -> DataFrame:
-    """Return one row of statistics: `events`, `readable`, `low_us`, `high_us`.
-
-    These are the numbers of all and of readable events, and the first and last time_hour of readable ones,
-    microseconds since the epoch.
-    """
-    hour = fn.when(is_readable(), fn.unix_micros("time_hour"))
-    return events.agg(
-        fn.count(fn.lit(1)).alias("events"),
-        fn.count_if(is_readable()).alias("readable"),
-        fn.min(hour).alias("low_us"),
-        fn.max(hour).alias("high_us"),
-    )
-
-
 def flights_told(events: DataFrame) -> DataFrame:
-    """Return one row per flight with the columns of its first event of each kind, not yet enriched."""
+    """Return one row per flight with the columns of its first event of each kind, not yet enriched.
+
+    `events` says of how many events a row is made. One row more, with nulls in the key, stands for all events
+    that are not readable, if there are any: so one read of the events is enough to count them.
+    """
     trace = fn.struct(
         fn.col("_tarn.source").alias("source"),
         fn.col("_tarn.partition").alias("partition"),
         fn.col("_tarn.offset").alias("offset"),
     )
     order = fn.struct(fn.col("_tarn.offset"), fn.col("_tarn.partition"))
+    flight = [fn.when(is_readable(), fn.col(k)).alias(k) for k in KEY]
     firsts = [fn.min_by(_told(kind), fn.when(fn.col("event") == kind, order)).alias(kind) for kind in KINDS]
-    grouped = events.where(is_readable()).groupBy(*KEY).agg(*firsts, fn.max_by(trace, order).alias("_tarn"))
+    grouped = events.groupBy(*flight).agg(
+        *firsts, fn.max_by(trace, order).alias("_tarn"), fn.count(fn.lit(1)).alias("events")
+    )
     flat = [
         fn.col(f"{kind}.{c}").alias(c)
         for kind in KINDS
         for c in (heard(kind).name, *(e.name for e in EVENT_COLUMNS[kind]))
     ]
-    return grouped.select(*KEY, *flat, "_tarn")
+    return grouped.select(*KEY, *flat, "_tarn", "events")
+
+
+def summed_up(told: DataFrame) -> DataFrame:
+    """Return one row of statistics: `events`, `readable`, `low_us`, `high_us`.
+
+    These are the numbers of all and of readable events, and the first and last time_hour of readable ones,
+    microseconds since the epoch.
+
+    Args:
+        told: rows of `flights_told`, enriched or not.
+    """
+    readable = fn.col("time_hour").isNotNull()
+    return told.agg(
+        fn.coalesce(fn.sum("events"), fn.lit(0)).alias("events"),
+        fn.coalesce(fn.sum(fn.when(readable, fn.col("events"))), fn.lit(0)).alias("readable"),
+        fn.min(fn.unix_micros("time_hour")).alias("low_us"),
+        fn.max(fn.unix_micros("time_hour")).alias("high_us"),
+    )
 
 
 def enriched(told: DataFrame, reference: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the rows of `flights_told` with silver's columns; null where the reference has no match.
+    """Return the rows of `flights_told` with silver's columns and `events`.
+
+    A column is null where the reference has no match.
 
     Args:
         told: rows of `flights_told`.
@@ -94,34 +105,7 @@ def enriched(told: DataFrame, reference: Mapping[str, DataFrame]) -> DataFrame:
         .join(fn.broadcast(weather), on=["origin", "time_hour"], how="left")
         .withColumn("airline", fn.when(scheduled, fn.col("airline")))
     )
-    return joined.select(*(fn.col(c.name).cast(c.type).alias(c.name) for c in SILVER.columns))
-
-
-def unheard(changes: DataFrame, silver: DataFrame) -> DataFrame:
-    """Return the changes that carry an event kind that silver lacks for the flight (anti-join)."""
-    known = silver.select(
-        *KEY, *(fn.col(heard(kind).name).isNotNull().alias(f"has_{kind}") for kind in KINDS)
-    )
-    news = fn.lit(False)
-    for kind in KINDS:
-        had = fn.coalesce(fn.col(f"has_{kind}"), fn.lit(False))
-        news = news | (fn.col(heard(kind).name).isNotNull() & ~had)
-    return changes.join(known, on=list(KEY), how="left").where(news).select(*SILVER.names)
-
-
-def merged(silver: DataFrame, changes: DataFrame) -> DataFrame:
-    """Return silver after the changes: the semantics of the MERGE, for tests and as documentation."""
-    s, c = silver.alias("s"), changes.alias("c")
-    on = [fn.col(f"s.{k}") == fn.col(f"c.{k}") for k in KEY]
-    columns = [fn.coalesce(fn.col(f"s.{k}"), fn.col(f"c.{k}")).alias(k) for k in KEY]
-    for kind in KINDS:
-        first = fn.col(f"s.{heard(kind).name}").isNotNull()
-        columns += [
-            fn.when(first, fn.col(f"s.{t.name}")).otherwise(fn.col(f"c.{t.name}")).alias(t.name)
-            for t in told_by(kind)
-        ]
-    columns.append(fn.coalesce(fn.col("c._tarn"), fn.col("s._tarn")).alias("_tarn"))
-    return s.join(c, on=on, how="full").select(*columns).select(*SILVER.names)
+    return joined.select(*(fn.col(c.name).cast(c.type).alias(c.name) for c in SILVER.columns), "events")
 
 
 def in_groups(silver: DataFrame, golds: Sequence[Gold]) -> DataFrame:
