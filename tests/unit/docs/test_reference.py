@@ -186,6 +186,23 @@ def test_the_defaults_in_the_code_are_those_of_the_table(settings: type[BaseSett
     assert checked >= 3, "the fewest: level of logging, folder of secrets, and one of its own"
 
 
+ENTRY_POINTS = ("services/kafka", "spark", "trino", "catalog/reference")
+IN_WORDS = {"the class archive"}
+
+
+@pytest.mark.parametrize("folder", ENTRY_POINTS)
+def test_the_defaults_in_an_entry_point_are_those_of_the_table(folder: str):
+    text = (ROOT / folder / "entrypoint").read_text(encoding="utf-8")
+    written: dict[str, str] = {}
+    for name, default in re.findall(r"\$\{(TARN_[A-Z0-9_]+):-([^}]*)\}", text):
+        written.setdefault(name, default)
+    rows = (row for rows in tables("Settings") for row in rows if "default" in row)
+    defaults = {name: row["default"] for row in rows for name in VARIABLE.findall(row["variable"])}
+    found = {n: defaults[n].split(", ")[0] for n in written if defaults[n] not in IN_WORDS}
+    assert found == {n: written[n] for n in found}
+    assert len(found) >= 3
+
+
 def test_env_prints_the_documented_variables():
     section = tables("Settings")[-1]
     named = {name for row in section for name in re.findall(r"[A-Z0-9_]{6,}", row["variable"])}
