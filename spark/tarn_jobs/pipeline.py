@@ -147,17 +147,17 @@ class Pipeline:
         begun = self.monotonic()
         events = self.lake.at(BRONZE, snapshot_id).where(piece.condition())
         reference = {t.name.removeprefix("ref."): self.lake.table(t.name) for t in REFERENCE}
-        told = transforms.enriched(transforms.flights_told(events), reference)
+        flights = transforms.enriched(transforms.flights_of(events), reference)
         summary = {PROPERTY: piece.after.to_json()}
         # Bronze is read once: what is kept also says how many events there were, and of which hours.
-        with self.lake.kept(told) as changes:
-            seen = transforms.summed_up(changes).collect()[0]
+        with self.lake.kept(flights) as changes:
+            seen = transforms.counts(changes).collect()[0]
             if seen.readable == 0:
                 self.lake.mark(SILVER.name, summary)
             else:
-                flights = changes.where(fn.col("time_hour").isNotNull()).select(*SILVER.names)
+                keyed = changes.where(fn.col("time_hour").isNotNull()).select(*SILVER.names)
                 merge = statements.merge_silver((seen.low_us, seen.high_us))
-                self.lake.merge(merge, flights, summary)
+                self.lake.merge(merge, keyed, summary)
         return Step(
             table=SILVER.name,
             offsets=piece.offsets,

@@ -138,7 +138,7 @@ def heard(kind: str) -> Column:
     return Column(name=f"{kind}_at", type="timestamp", comment=f"when it was {kind}, UTC; null: not heard")
 
 
-def told_by(kind: str) -> tuple[Column, ...]:
+def columns_set_by(kind: str) -> tuple[Column, ...]:
     """Return all columns of silver that an event of this kind sets."""
     looked_up = ENRICHMENT if kind == "scheduled" else ()
     return (heard(kind), *EVENT_COLUMNS[kind], *looked_up)
@@ -146,7 +146,7 @@ def told_by(kind: str) -> tuple[Column, ...]:
 
 SILVER = Table(
     name="silver.flights",
-    columns=(*_KEY_COLUMNS, *(c for kind in KINDS for c in told_by(kind)), TRACE),
+    columns=(*_KEY_COLUMNS, *(c for kind in KINDS for c in columns_set_by(kind)), TRACE),
     partitioning="months(time_hour)",
     comment="One row per flight, put together from its events.",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tarn_jobs.schema import KEY, KINDS, PROPERTIES, SILVER, Column, Table, heard, told_by
+from tarn_jobs.schema import KEY, KINDS, PROPERTIES, SILVER, Column, Table, columns_set_by, heard
 
 SOURCE = "s"
 
@@ -105,7 +105,7 @@ def merge_silver(hours_us: tuple[int, int]) -> Merge:
     for kind in KINDS:
         first = f"{t}.{heard(kind).name} IS NULL"
         news.append(f"{first} AND {SOURCE}.{heard(kind).name} IS NOT NULL")
-        for c in told_by(kind):
+        for c in columns_set_by(kind):
             updates[c.name] = f"CASE WHEN {first} THEN {SOURCE}.{c.name} ELSE {t}.{c.name} END"
     return Merge(table=SILVER.name, on=" AND ".join(on), when=" OR ".join(news), updates=updates)
 

@@ -33,7 +33,7 @@ def is_readable() -> Column:
     return fn.coalesce(whole, fn.lit(False))
 
 
-def flights_told(events: DataFrame) -> DataFrame:
+def flights_of(events: DataFrame) -> DataFrame:
     """Return one row per flight with the columns of its first event of each kind, not yet enriched.
 
     `events` says of how many events a row is made. One row more, with nulls in the key, stands for all events
@@ -46,7 +46,9 @@ def flights_told(events: DataFrame) -> DataFrame:
     )
     order = fn.struct(fn.col("_tarn.offset"), fn.col("_tarn.partition"))
     flight = [fn.when(is_readable(), fn.col(k)).alias(k) for k in KEY]
-    firsts = [fn.min_by(_told(kind), fn.when(fn.col("event") == kind, order)).alias(kind) for kind in KINDS]
+    firsts = [
+        fn.min_by(_fields_of(kind), fn.when(fn.col("event") == kind, order)).alias(kind) for kind in KINDS
+    ]
     grouped = events.groupBy(*flight).agg(
         *firsts, fn.max_by(trace, order).alias("_tarn"), fn.count(fn.lit(1)).alias("events")
     )
@@ -58,17 +60,17 @@ def flights_told(events: DataFrame) -> DataFrame:
     return grouped.select(*KEY, *flat, "_tarn", "events")
 
 
-def summed_up(told: DataFrame) -> DataFrame:
+def counts(flights: DataFrame) -> DataFrame:
     """Return one row of statistics: `events`, `readable`, `low_us`, `high_us`.
 
     These are the numbers of all and of readable events, and the first and last time_hour of readable ones,
     microseconds since the epoch.
 
     Args:
-        told: rows of `flights_told`, enriched or not.
+        flights: rows of `flights_of`, enriched or not.
     """
     readable = fn.col("time_hour").isNotNull()
-    return told.agg(
+    return flights.agg(
         fn.coalesce(fn.sum("events"), fn.lit(0)).alias("events"),
         fn.coalesce(fn.sum(fn.when(readable, fn.col("events"))), fn.lit(0)).alias("readable"),
         fn.min(fn.unix_micros("time_hour")).alias("low_us"),
@@ -76,13 +78,13 @@ def summed_up(told: DataFrame) -> DataFrame:
     )
 
 
-def enriched(told: DataFrame, reference: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the rows of `flights_told` with silver's columns and `events`.
+def enriched(flights: DataFrame, reference: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the rows of `flights_of` with silver's columns and `events`.
 
     A column is null where the reference has no match.
 
     Args:
-        told: rows of `flights_told`.
+        flights: rows of `flights_of`.
         reference: airlines, airports, planes and weather, by name.
     """
     scheduled = fn.col("scheduled_at").isNotNull()
@@ -97,7 +99,7 @@ def enriched(told: DataFrame, reference: Mapping[str, DataFrame]) -> DataFrame:
         "origin", "time_hour", "temp", "wind_speed", "wind_gust", "precip", "pressure", "visib"
     )
     joined = (
-        told.withColumn("sched_dep_hour", fn.expr("sched_dep_time div 100").cast("int"))
+        flights.withColumn("sched_dep_hour", fn.expr("sched_dep_time div 100").cast("int"))
         .join(fn.broadcast(airlines), on="carrier", how="left")
         .join(fn.broadcast(origins), on="origin", how="left")
         .join(fn.broadcast(dests), on="dest", how="left")
@@ -191,7 +193,7 @@ def _ratio(numerator: str, denominator: str) -> Column:
     return fn.when(fn.col(denominator) > 0, fn.col(numerator).cast("double") / fn.col(denominator))
 
 
-def _told(kind: str) -> Column:
+def _fields_of(kind: str) -> Column:
     fields = [fn.col("event_time").alias(heard(kind).name)]
     fields += [fn.col(c.name).cast(c.type).alias(c.name) for c in EVENT_COLUMNS[kind]]
     return fn.struct(*fields)
