@@ -13,7 +13,7 @@ import pytest
 from faust.types import TP
 
 from tarn.adapters.kafka_login import ANONYMOUS
-from tarn_demo.stream.faust_app import make_app
+from tarn_demo.stream.faust_app import LINGER_S, make_app
 from tarn_demo.stream.tasks import Place
 from tarn_demo.stream.topics import EVENTS, PARTIALS
 
@@ -134,6 +134,13 @@ def test_the_offsets_of_the_group_are_the_positions(tmp_path: Path) -> None:
         return commits
 
     assert asyncio.run(committed()) == [{PLACE: 7}, {PLACE: 7}, {PLACE: 8}]
+
+
+def test_messages_wait_for_others_to_share_a_request(tmp_path: Path) -> None:
+    async def linger_ms() -> float:
+        return float(make(tmp_path, {}).transport.create_producer().linger_ms)
+
+    assert asyncio.run(linger_ms()) == LINGER_S * 1_000 == 50
 
 
 def test_nothing_waits_for_acknowledgements_of_messages(tmp_path: Path) -> None:

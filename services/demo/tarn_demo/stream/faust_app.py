@@ -21,6 +21,8 @@ from tarn_demo.stream.topics import EVENTS, GROUP, PARTIALS
 
 TELL_EVERY_S = 1.0
 SEND_WAIT_S = 60.0
+LINGER_S = 0.05
+"""How long a message may wait for others, in seconds: alone, each would be a request to the broker."""
 SESSION_S = 10.0
 PREFETCH = 2_000
 
@@ -53,6 +55,7 @@ def make_app(
         broker_heartbeat_interval=3.0,
         broker_request_timeout=40.0,
         producer_request_timeout=SEND_WAIT_S,
+        producer_linger=LINGER_S,
         producer_compression_type="gzip",
         consumer_auto_offset_reset="earliest",
         topic_allow_declare=False,
