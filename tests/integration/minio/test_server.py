@@ -44,6 +44,24 @@ def put(server: Server, target: str, body: bytes, **condition: str) -> tuple[int
     return status, found.get("etag", "")
 
 
+@pytest.mark.parametrize(("size", "files"), [(1 << 20, ["xl.meta"]), ((1 << 20) + 1, ["part.1", "xl.meta"])])
+def test_an_object_of_up_to_a_mebibyte_is_one_file_on_the_drive(
+    server: Server, bucket: str, size: int, files: list[str]
+) -> None:
+    body = secrets.token_bytes(size)
+    assert put(server, f"/{bucket}/of-{size}", body)[0] == 200
+    client = Minio(server.address, server.user, server.password, secure=False, region="us-east-1")
+    answer = client.get_object(bucket, f"of-{size}")
+    try:
+        assert answer.read() == body
+    finally:
+        answer.close()
+    container = server.container.get_wrapped_container()
+    found = container.exec_run(["find", f"/data/{bucket}/of-{size}", "-type", "f", "-printf", "%f\n"])
+    assert sorted(found.output.decode().split()) == files
+    assert "inline block" not in container.logs().decode(), "the server's warning of it is patched out"
+
+
 @pytest.mark.parametrize(
     ("user", "password", "line"),
     [
