@@ -10,7 +10,7 @@ import pytest
 from tarn.cli.ports import Answer
 from tarn.core.errors import UnavailableError
 from tarn.core.table_state import TableState
-from tarn_demo.bench.history import MESSAGE_BYTES, Feed, Goal, Looks, ages_by_tenth, ask, facts
+from tarn_demo.bench.history import MESSAGE_BYTES, Feed, Goal, Looks, Most, ages_by_tenth, ask, facts
 from tarn_demo.bench.ingest import VisibilityLog
 from tarn_demo.bench.peers import PARTITIONS, messages
 
@@ -47,6 +47,15 @@ def test_planning_and_counting_are_timed_apart() -> None:
     ask(Asked(fails=True), looks)
     assert looks.empty() == {"planning_ms": 100.0, "count_ms": 300.0, "questions": 3, "failed": 1}
     assert looks.empty() == {"planning_ms": None, "count_ms": None, "questions": 0, "failed": 0}
+
+
+def test_the_most_is_that_since_it_was_asked_for_last() -> None:
+    most = Most()
+    for files, manifests in ((3, 4), (9, None), (None, 7), (2, 5)):
+        most.saw(files=files, manifests=manifests)
+    assert most.empty() == {"files_most": 9, "manifests_most": 7}
+    most.saw(files=1)
+    assert most.empty() == {"files_most": 1, "manifests_most": 0}
 
 
 def test_ages_belong_to_the_tenth_in_which_a_message_was_sent() -> None:

@@ -37,6 +37,9 @@ TABLE = TableName(("bench",), "history")
 MESSAGE_BYTES = 200
 MESSAGES_MAX = 100_000_000
 ROWS_MAX = 100
+LOOK_EVERY_S = 0.25
+LOOKS_PER_LIST = 10
+"""Looks at the table for one at its manifests, which takes a manifest list from the store."""
 TICK_S = 0.02
 ASK_EVERY_S = 3.0
 CATCH_UP_S_MAX = 60.0
@@ -146,6 +149,25 @@ def ask(trino: Engine, looks: Looks, *, clock: Callable[[], float] = time.monoto
         looks.failed += 1
 
 
+@dataclass(slots=True)
+class Most:
+    """The most data files and manifests that were seen since the last `empty`."""
+
+    files: int = 0
+    manifests: int = 0
+
+    def saw(self, *, files: int | None = None, manifests: int | None = None) -> None:
+        """Take in a look; None where it did not look."""
+        self.files = max(self.files, files or 0)
+        self.manifests = max(self.manifests, manifests or 0)
+
+    def empty(self) -> dict[str, int]:
+        """What was seen since the last call."""
+        found = {"files_most": self.files, "manifests_most": self.manifests}
+        self.files = self.manifests = 0
+        return found
+
+
 def facts(state: TableState, manifests: int) -> dict[str, Any]:
     """The length of the table's history and its size, from its current version."""
     return {
@@ -225,22 +247,25 @@ class Bench:
         Raises:
             UnavailableError: messages were not delivered or committed, or the goal was not reached in time.
         """
-        stop, looks, seen = threading.Event(), Looks(), VisibilityLog()
+        stop, looks, most, seen = threading.Event(), Looks(), Most(), VisibilityLog()
         feed = Feed(self._producer, self._topic, rate, stop)
         threads = [
             threading.Thread(target=work, daemon=True)
             for work in (feed.run, lambda: self._watch(seen, stop), lambda: self._ask(looks, stop))
         ]
         await_table(self._catalog, TABLE, seconds=CATCH_UP_S_MAX)
-        began, at = time.monotonic(), 0
+        began, at, turn = time.monotonic(), 0, 0
         ends_ms: list[int] = []
         for thread in threads:
             thread.start()
         try:
             while at < TENTHS:
-                time.sleep(0.25)
+                time.sleep(LOOK_EVERY_S)
                 elapsed = time.monotonic() - began
-                state = self._catalog.load(TABLE)
+                state, turn = self._catalog.load(TABLE), turn + 1
+                most.saw(files=state.total("data-files"))
+                if turn % LOOKS_PER_LIST == 0:
+                    most.saw(manifests=self._manifests())
                 reached = goal.tenth(elapsed, state.last_sequence)
                 if elapsed > goal.seconds + CATCH_UP_S_MAX:
                     raise UnavailableError(
@@ -250,10 +275,13 @@ class Bench:
                 if reached > at:
                     at = reached
                     ends_ms.append(time.time_ns() // 1_000_000)
+                    row = facts(state, self._manifests())
+                    most.saw(manifests=row["manifests"])
                     yield (
                         {"tenth": at, "at_s": round(elapsed, 1), "unix_s": ends_ms[-1] / 1_000}
                         | looks.empty()
-                        | (facts(state, self._manifests()))
+                        | most.empty()
+                        | row
                     )
         finally:
             stop.set()
