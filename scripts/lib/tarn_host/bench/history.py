@@ -40,8 +40,7 @@ METRICS = {
 }
 """Metric -> words, and the growth that is within the noise of two samples."""
 SAWTEETH = ("files", "manifests")
-"""Metrics that rise until a merge and fall: of these the most in either half of a run is compared, of all
-looks, and not the ends of tenths: one may be at the top and the other at the bottom."""
+"""Metrics that rise until a merge and fall: of these the most in either half of a run is compared too."""
 ABOUT = """Messages of 200 bytes come at {rate:,.0f} a second into one table, from a topic of 4 partitions,
 by an ingest service of its own. Trino plans and counts the table every few seconds; a reader looks for new
 rows 20 times a second. {pace} Stored are the bytes of the store's files
@@ -57,15 +56,14 @@ PACE = {
 }
 FILES = {
     "steady": """The number of data files rises to some sixteen of a minute each and falls when they are
-merged again, as docs/ingestion.md says under Small files; that of manifests does too. The ends of two tenths
-may be at the top and at the bottom of that, so the most in either half of the run is compared instead
-({looks}).""",
-    "fast": """Data files and manifests rise and fall as they are merged. So the most in either half of the
-run is compared, not the ends of two tenths ({looks}).""",
+merged again, as docs/ingestion.md says under Small files; that of manifests does too. So the most in either
+half of a run is compared as well as the tenths, of which the last may be at the top and the first at the
+bottom.""",
+    "fast": """Data files and manifests rise and fall as they are merged. So the most in either half of a run
+is compared as well as the tenths.""",
 }
-LOOKS = "the table is looked at four times a second, its manifests every 2.5 s"
-ENDS = "as seen at the ends of its tenths"
-"""What a run before 2026-11-29 has instead."""
+LOOKS = " For that the table is looked at four times a second, its manifests every 2.5 s."
+"""Runs before 2026-11-29 have the ends of their tenths only."""
 
 
 @dataclass(frozen=True)
@@ -244,14 +242,11 @@ def summary(row: Mapping[str, Any]) -> str:
 def verdict(run: Mapping[str, Any]) -> list[tuple[bool, str]]:
     """Each aim of a run: whether it was met, and the figures. Pure.
 
-    A metric may grow by a fifth from the first to the last tenth, or by as much as two samples of it differ;
-    one of `SAWTEETH` from one half to the other.
+    A metric may grow by a fifth from the first to the last tenth, or by as much as two samples of it differ.
     """
     first, last = run["tenths"][0], run["tenths"][-1]
     found = []
     for name, (words, floor) in METRICS.items():
-        if name in SAWTEETH:
-            continue
         was, now = first.get(name), last.get(name)
         if was is None or now is None:
             found.append((False, f"{words}: not measured"))
@@ -285,13 +280,13 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     (run,) = runs
     options, tenths = run["options"], run["tenths"]
     pace = PACE[run["kind"]].format(minutes=options["minutes"], commits=options["commits"])
-    looks = LOOKS if "files_most" in tenths[0] else ENDS
+    looks = LOOKS if "files_most" in tenths[0] else ""
     parts = [
         ABOUT.format(
             rate=options["rate"],
             pace=pace,
             settle=options["settle_minutes"],
-            files=FILES[run["kind"]].format(looks=looks),
+            files=FILES[run["kind"]] + looks,
         ),
         f"\n{run['kind'].capitalize()}: {tenths[-1]['commits']:,} commits in "
         f"{tenths[-1]['at_s'] / 60:,.1f} minutes, {run['sent']:,} messages.\n\n",
