@@ -14,6 +14,8 @@ from typing import Any
 
 PROPERTY = "tarn.position"
 FORMAT = 1
+FORMAT_OF_LISTS = 2
+"""Format of ingest's offset map of many partitions: lists of a partition, its offset, and those after it."""
 
 
 class PositionError(Exception):
@@ -101,9 +103,12 @@ class Position:
         Raises:
             PositionError: this version cannot read the map.
         """
-        value = _parse(text)
+        value = _parse(text, FORMAT_OF_LISTS)
         source = {n: value.get(n) for n in ("cluster", "topic", "topic-id")}
-        return _position(text, {**source, "table": location}, value.get("next"))
+        after = value.get("next")
+        if value["v"] == FORMAT_OF_LISTS:
+            after = _of_lists(text, after)
+        return _position(text, {**source, "table": location}, after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,17 +243,24 @@ def require_same_stream(done: Position, available: Position) -> None:
             )
 
 
-def _parse(text: str) -> dict[str, Any]:
+def _parse(text: str, *more: int) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError:
         value = None
-    if not isinstance(value, dict) or value.get("v") != FORMAT:
+    if not isinstance(value, dict) or value.get("v") not in (FORMAT, *more):
         raise PositionError(
-            f"offsets in a snapshot summary are not of format {FORMAT}, the one this version reads: "
-            f"{text[:200]!r}"
+            f"offsets in a snapshot summary are not of format {' or '.join(map(str, (FORMAT, *more)))}, "
+            f"which this version reads: {text[:200]!r}"
         )
     return value
+
+
+def _of_lists(text: str, lists: Any) -> dict[int, int]:
+    try:
+        return {first + n: offset for first, *offsets in lists for n, offset in enumerate(offsets)}
+    except (TypeError, ValueError) as e:
+        raise PositionError(f"offsets in a snapshot summary cannot be read ({e}): {text[:200]!r}") from e
 
 
 def _position(text: str, source: object, after: object, made_from: object = None) -> Position:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 import orjson
 
@@ -22,6 +23,10 @@ from tarn.core.outcome import AlreadyCommitted, Rejected
 SUMMARY_PREFIX = "tarn.offsets."
 TAG_PREFIX = "tarn-offsets-"
 FORMAT = 1
+FORMAT_OF_LISTS = 2
+"""Format of a map of more than `PAIRS_MAX` partitions; earlier versions of Tarn read the first one alone."""
+PAIRS_MAX = 100
+"""Partitions of a map that is written as pairs of partition and offset, each by its name."""
 TRACE_COLUMN = "_tarn"
 """Column of an ingested row that names its message: source, partition, offset and time."""
 
@@ -85,14 +90,19 @@ class OffsetMap:
         return OffsetMap(source=self.source, next=after)
 
     def to_json(self) -> str:
-        """Compact JSON, as stored in a snapshot summary."""
+        """Compact JSON, as stored in a snapshot summary.
+
+        Each snapshot has the whole map, so that of many partitions is written in less than half the bytes:
+        `next` are then lists, each of a partition, its offset, and the offsets of the partitions after it.
+        """
+        pairs = len(self.next) <= PAIRS_MAX
         return orjson.dumps(
             {
-                "v": FORMAT,
+                "v": FORMAT if pairs else FORMAT_OF_LISTS,
                 "cluster": self.source.cluster,
                 "topic": self.source.topic,
                 "topic-id": self.source.topic_id,
-                "next": {str(p): o for p, o in self.next.items()},
+                "next": {str(p): o for p, o in self.next.items()} if pairs else _to_lists(self.next),
             }
         ).decode()
 
@@ -104,9 +114,10 @@ class OffsetMap:
             CorruptStateError: the text is not of this form.
         """
         try:
-            value = versioned_json.read(text, FORMAT)
+            value = versioned_json.read(text, FORMAT, FORMAT_OF_LISTS)
             source = TopicIdentity(cluster=value["cluster"], topic=value["topic"], topic_id=value["topic-id"])
-            after = {int(p): int(o) for p, o in value["next"].items()}
+            pairs = value["next"].items() if value["v"] == FORMAT else _of_lists(value["next"])
+            after = {int(p): int(o) for p, o in pairs}
             if any(p < 0 or o < 0 for p, o in after.items()):
                 raise ValueError("a negative partition or offset")
             return OffsetMap(source=source, next=after)
@@ -116,6 +127,31 @@ class OffsetMap:
                 "roll the table back to a snapshot with a whole map",
                 value=text[:200],
             ) from e
+
+
+def _to_lists(offsets: Mapping[int, int]) -> list[list[int]]:
+    """Offsets by partition, in order, as lists: a partition, its offset, those of the next ones."""
+    lists: list[list[int]] = []
+    for partition, offset in offsets.items():
+        if lists and partition == lists[-1][0] + len(lists[-1]) - 1:
+            lists[-1].append(offset)
+        else:
+            lists.append([partition, offset])
+    return lists
+
+
+def _of_lists(lists: Any) -> list[tuple[int, int]]:
+    """The pairs of partition and offset that `_to_lists` wrote.
+
+    Raises:
+        ValueError, TypeError: the lists are not of that form.
+    """
+    if not isinstance(lists, list):
+        raise TypeError("next is a list in this format")
+    pairs = [(first + n, offset) for first, *offsets in lists for n, offset in enumerate(offsets)]
+    if len({partition for partition, _ in pairs}) < len(pairs):
+        raise ValueError("a partition has two offsets")
+    return pairs
 
 
 def check_offsets(

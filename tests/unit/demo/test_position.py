@@ -42,8 +42,15 @@ def test_a_position_carries_the_snapshot_that_the_rows_were_made_from(
 @given(offsets)
 def test_the_map_of_ingest_is_understood(next_: dict[int, int]) -> None:
     source = TopicIdentity(cluster="c", topic="flight-events", topic_id="t")
-    text = OffsetMap(source=source, next=next_).to_json()
-    assert Position.from_offsets(text, location="s3://tarn/x") == _of(next_)
+    for known in (next_, {**next_, **{10 + p: p for p in range(200)}}):
+        text = OffsetMap(source=source, next=known).to_json()
+        assert Position.from_offsets(text, location="s3://tarn/x") == _of(known)
+
+
+@pytest.mark.parametrize("lists", ["[1]", "[[]]", '[["a",1]]', "null"])
+def test_a_map_of_many_partitions_that_cannot_be_read_stops(lists: str) -> None:
+    with pytest.raises(PositionError, match="offsets in a snapshot summary"):
+        Position.from_offsets(f'{{"v":2,"next":{lists}}}', location="s3://tarn/x")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarn.core.errors import CorruptStateError, SourceChangedError
 from tarn.core.offsets import (
+    PAIRS_MAX,
     OffsetMap,
     OffsetRange,
     TopicIdentity,
@@ -88,10 +91,25 @@ def test_impossible_ranges_are_refused(partition, start, end):
         OffsetRange(partition=partition, start=start, end=end)
 
 
-@given(st.dictionaries(st.integers(0, 999), st.integers(0, 2**62), max_size=20))
-def test_a_map_survives_its_json(offsets):
-    found = OffsetMap(source=SOURCE, next=offsets)
+@given(st.dictionaries(st.integers(0, 999), st.integers(0, 2**62), max_size=20), st.integers(0, 120))
+def test_a_map_survives_its_json(offsets, more):
+    found = OffsetMap(source=SOURCE, next={**offsets, **{2_000 + p: p * p for p in range(more)}})
     assert OffsetMap.from_json(found.to_json()) == found
+
+
+def test_the_map_of_few_partitions_is_what_earlier_versions_read():
+    text = OffsetMap(source=SOURCE, next=dict.fromkeys(range(PAIRS_MAX), 7)).to_json()
+    value = json.loads(text)
+    assert (value["v"], value["next"]) == (1, {str(p): 7 for p in range(PAIRS_MAX)})
+
+
+def test_the_map_of_many_partitions_takes_less_than_half_the_bytes():
+    known = {**{p: 1_000 + p for p in range(450)}, **{p: 2 * p for p in range(500, 950)}}
+    text = OffsetMap(source=SOURCE, next=known).to_json()
+    value = json.loads(text)
+    assert value["v"] == 2
+    assert value["next"] == [[0, *range(1_000, 1_450)], [500, *range(1_000, 1_900, 2)]]
+    assert len(text) < len(json.dumps({str(p): o for p, o in known.items()}, separators=(",", ":"))) / 2
 
 
 @pytest.mark.parametrize(
@@ -100,7 +118,14 @@ def test_a_map_survives_its_json(offsets):
         "",
         "{}",
         "[]",
-        '{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":{}}',
+        '{"v":3,"cluster":"c","topic":"t","topic-id":"i","next":{}}',
+        '{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":{"0":1}}',
+        '{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":[1]}',
+        '{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":[[]]}',
+        '{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":[["0",1]]}',
+        '{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":[[0,1,-1]]}',
+        '{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":[[-1,1]]}',
+        '{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":[[0,1,2],[1,3]]}',
         '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"0":-1}}',
         '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"x":1}}',
         '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":[1]}',
