@@ -25,7 +25,7 @@ TAG_PREFIX = "tarn-offsets-"
 FORMAT = 1
 FORMAT_OF_LISTS = 2
 """Format of a map of more than `PAIRS_MAX` partitions; earlier versions of Tarn read the first one alone."""
-PAIRS_MAX = 100
+PAIRS_MAX = 16
 """Partitions of a map that is written as pairs of partition and offset, each by its name."""
 TRACE_COLUMN = "_tarn"
 """Column of an ingested row that names its message: source, partition, offset and time."""

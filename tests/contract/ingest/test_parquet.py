@@ -239,7 +239,7 @@ def test_statistics_count_values_nulls_and_nan() -> None:
 @pytest.mark.parametrize(
     ("properties", "codec", "level", "target"),
     [
-        ({}, "zstd", 3, 512 * 1024 * 1024),
+        ({}, "zstd", 1, 512 * 1024 * 1024),
         (
             {"write.parquet.compression-codec": "GZIP", "write.parquet.compression-level": "9"},
             "gzip",
@@ -258,10 +258,10 @@ def test_statistics_count_values_nulls_and_nan() -> None:
             None,
             None,
         ),
-        ({"write.parquet.compression-codec": "nope"}, "zstd", 3, None),
+        ({"write.parquet.compression-codec": "nope"}, "zstd", 1, None),
         ({"write.parquet.compression-codec": "uncompressed"}, "none", None, None),
-        ({"write.target-file-size-bytes": "1"}, "zstd", 3, 65_536),
-        ({"write.target-file-size-bytes": "many"}, "zstd", 3, 512 * 1024 * 1024),
+        ({"write.target-file-size-bytes": "1"}, "zstd", 1, 65_536),
+        ({"write.target-file-size-bytes": "many"}, "zstd", 1, 512 * 1024 * 1024),
     ],
 )
 def test_options_that_are_not_understood_are_the_defaults(
