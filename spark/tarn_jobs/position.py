@@ -258,6 +258,8 @@ def _parse(text: str, *more: int) -> dict[str, Any]:
 
 def _of_lists(text: str, lists: Any) -> dict[int, int]:
     try:
+        if not isinstance(lists, list):
+            raise TypeError("next is a list in this format")
         return {first + n: offset for first, *offsets in lists for n, offset in enumerate(offsets)}
     except (TypeError, ValueError) as e:
         raise PositionError(f"offsets in a snapshot summary cannot be read ({e}): {text[:200]!r}") from e

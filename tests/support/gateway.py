@@ -17,7 +17,7 @@ import httpx
 
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.catalog_rights import CatalogRights
-from tarn.adapters.connections import WELCOME
+from tarn.adapters.connections import HEAD_WAIT_S, WELCOME
 from tarn.adapters.http_server import Listener
 from tarn.core.hosts import Hosts
 from tarn.core.log_claims import topic_of
@@ -64,7 +64,7 @@ class Gateway:
         limits: InboxLimits | None = None,
         app: AppLimits | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        head_wait_s: float | None = None,
+        head_wait_s: float = HEAD_WAIT_S,
         own: str = "admin",
         health: Looks | None = None,
         memory: Memory | None = None,

@@ -6,13 +6,11 @@ Authentication uses the request's head alone, before any of its body is buffered
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 
 import anyio
 import anyio.to_thread
-import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -23,11 +21,10 @@ from tarn.core.errors import TarnError, UnavailableError
 from tarn.core.hosts import MISDIRECTED, Hosts
 from tarn_catalog.rest.bodies import TooLargeError, weight
 from tarn_catalog.rest.lines import Lines
+from tarn_catalog.rest.reads import ReadThreads
 from tarn_catalog.rest.request import ClientConfig, RestRequest
-from tarn_catalog.rest.response import RestResponse, answer_error, error_body
+from tarn_catalog.rest.response import RestResponse, answer_error, broken, error_body
 from tarn_catalog.rest.routes import Admitted, Routes
-
-log = structlog.get_logger()
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 BODY_WAIT_S_MAX = 30
@@ -45,6 +42,7 @@ class Limits:
 
     def __init__(self) -> None:
         self.visitors = Visitors()
+        self.reads = ReadThreads()
         self.reading = Budget(READING_BYTES_MAX, wait_s_max=ROOM_WAIT_S_MAX, who="The catalog")
         self.working = Budget(WORKING_BYTES_MAX, wait_s_max=ROOM_WAIT_S_MAX, who="The catalog")
         self.lines = Lines()
@@ -97,29 +95,6 @@ async def _gone(request: Request) -> None:
     """Return once the client has closed the connection; its body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _run(routes: Routes, call: RestRequest, admitted: Admitted) -> RestResponse:
-    """Run the route and log the request; errors of the catalog become responses."""
-    started = time.monotonic()
-    try:
-        answer = routes.answer(call, admitted)
-    except TarnError as e:
-        answer = answer_error(e)
-        if answer.status >= 500:
-            log.warning(
-                "request failed", method=call.method, path=call.path, status=answer.status, why=e.message
-            )
-    elapsed_ms = round((time.monotonic() - started) * 1000, 2)
-    log.debug(
-        "request",
-        method=call.method,
-        path=call.path,
-        status=answer.status,
-        ms=elapsed_ms,
-        side=call.side.name,
-    )
-    return answer
 
 
 def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -> ASGIApp:
@@ -179,8 +154,8 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
                 side=side,
             )
             if not admitted.waits:
-                return _run(routes, call, admitted)
-            return await anyio.to_thread.run_sync(_run, routes, call, admitted, limiter=limits.limiter())
+                return routes.run(call, admitted)
+            return await anyio.to_thread.run_sync(routes.run, call, admitted, limiter=limits.limiter())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -189,11 +164,8 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
             answer = answer_error(e)
         except ClientDisconnect:
             answer = RestResponse(status=400)
-        except Exception as e:
-            log.exception("request broke", method=scope["method"], path=scope["path"])
-            answer = error_body(
-                500, "InternalServerException", f"Internal error: {type(e).__name__}; see the log"
-            )
+        except Exception as e:  # noqa: BLE001 - answered, and logged there
+            answer = broken(scope["method"], scope["path"], e)
         response = Response(answer.body, status_code=answer.status, headers=dict(answer.headers))
         await response(scope, receive, send)
 

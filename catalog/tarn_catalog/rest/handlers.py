@@ -235,7 +235,7 @@ class Handlers:
         raw = stored.raw if mode == "all" else orjson.dumps(refs_only(stored.parsed))
         head = orjson.dumps(stored.location)
         more = b'"config":{}}' if slot is None else orjson.dumps(fields_of(keys, call.side, slot))[1:]
-        body = b'{"metadata-location":' + head + b',"metadata":' + raw + b"," + more
+        body = b"".join((b'{"metadata-location":', head, b',"metadata":', raw, b",", more))
         return RestResponse(body=body, headers={**JSON_HEADERS, **(NO_STORE if keys else {}), "etag": etag})
 
     def table_exists(self, call: RestRequest, arguments: list[str]) -> RestResponse:

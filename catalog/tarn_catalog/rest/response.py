@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+import structlog
 
 from tarn.core.errors import (
     AlreadyExistsError,
@@ -30,6 +31,8 @@ from tarn_catalog.operations.tables import UnreadableError
 from tarn_catalog.rest.auth import OAuthError
 from tarn_catalog.rest.bodies import TooLargeError
 from tarn_catalog.state.context import KeyReusedError
+
+log = structlog.get_logger()
 
 JSON_HEADERS = {"content-type": "application/json"}
 RETRY_AFTER_S = 1
@@ -138,3 +141,9 @@ def error_body(
     return answer_json(
         {"error": {"message": message, "type": kind, "code": status}}, status=status, headers=headers
     )
+
+
+def broken(method: str, path: str, error: Exception) -> RestResponse:
+    """Log a fault of the code while it is handled, and return its response."""
+    log.exception("request broke", method=method, path=path)
+    return error_body(500, "InternalServerException", f"Internal error: {type(error).__name__}; see the log")

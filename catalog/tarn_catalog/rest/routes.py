@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import unquote_plus
 
-from tarn.core.errors import InvalidNameError
+import structlog
+
+from tarn.core.errors import InvalidNameError, TarnError
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.delegation import DelegatingSession
 from tarn_catalog.operations.identifiers import TableIdentifier
@@ -18,8 +21,10 @@ from tarn_catalog.rest.auth import Authenticator, Principal
 from tarn_catalog.rest.handlers import Handlers
 from tarn_catalog.rest.lines import Place
 from tarn_catalog.rest.request import SEPARATOR, RestRequest, levels_of
-from tarn_catalog.rest.response import MethodError, NoSuchRouteError, RestResponse
+from tarn_catalog.rest.response import MethodError, NoSuchRouteError, RestResponse, answer_error
 from tarn_catalog.state.pointer import TABLE, VIEW
+
+log = structlog.get_logger()
 
 Function = Callable[[Handlers, RestRequest, list[str]], RestResponse]
 
@@ -117,6 +122,28 @@ class Routes:
         answer = admitted.function(self._handlers, replace(call, opened=session), admitted.arguments)
         assert session.asked <= admitted.asks, call.path
         assert session.asked or not admitted.asks, call.path
+        return answer
+
+    def run(self, call: RestRequest, admitted: Admitted) -> RestResponse:
+        """Return the response to an admitted request, and log it; errors of the catalog become responses."""
+        started = time.monotonic()
+        try:
+            answer = self.answer(call, admitted)
+        except TarnError as e:
+            answer = answer_error(e)
+            if answer.status >= 500:
+                log.warning(
+                    "request failed", method=call.method, path=call.path, status=answer.status, why=e.message
+                )
+        elapsed_ms = round((time.monotonic() - started) * 1000, 2)
+        log.debug(
+            "request",
+            method=call.method,
+            path=call.path,
+            status=answer.status,
+            ms=elapsed_ms,
+            side=call.side.name,
+        )
         return answer
 
 

@@ -23,6 +23,7 @@ from tarn_catalog.operations.health import check_store
 from tarn_catalog.operations.trail import Trail
 from tarn_catalog.rest.app import Limits, make_app
 from tarn_catalog.rest.auth import Authenticator
+from tarn_catalog.rest.reads import Reads
 from tarn_catalog.rest.request import ClientConfig
 from tarn_catalog.rest.routes import Routes
 from tarn_catalog.settings import Settings
@@ -89,16 +90,13 @@ def bound(settings: Settings) -> list[socket.socket]:
 
 def listeners(settings: Settings, routes: Routes) -> list[Listener]:
     """Return the two servers, not yet started: inside, published."""
-    limits = Limits()
-    protocol = door(limits.visitors, head_bytes_max=HEADER_BYTES_MAX)
-    return [
-        listener(
-            make_app(routes, side, limits, settings.own_hosts),
-            protocol,
-            stop_wait_s=STOP_WAIT_S,
-        )
-        for side in sides(settings)
-    ]
+    limits, hosts = Limits(), settings.own_hosts
+    found = []
+    for side in sides(settings):
+        reads = Reads(routes, side, hosts, limits.reads)
+        protocol = door(limits.visitors, head_bytes_max=HEADER_BYTES_MAX, quick_reads=reads.quick)
+        found.append(listener(make_app(routes, side, limits, hosts), protocol, stop_wait_s=STOP_WAIT_S))
+    return found
 
 
 async def serve(servers: list[Listener], sockets: list[socket.socket]) -> None:

@@ -31,6 +31,7 @@ ANSWER_WAIT_S = 60
 CONNECTIONS_MAX = 512
 QUICK_BYTES_MAX = 64 << 10
 """Size of a body that is handed over with its head."""
+BODILESS = frozenset((204, 304))
 WELCOME = "tarn.welcome"
 
 
@@ -168,6 +169,7 @@ class Door(HttpToolsProtocol):
     head_wait_s: float = HEAD_WAIT_S
     answer_wait_s: float = ANSWER_WAIT_S
     quick: ClassVar[Quick | None] = None
+    quick_reads: ClassVar[Quick | None] = None
 
     def __init__(self, *what: Any, **more: Any) -> None:
         super().__init__(*what, **more)
@@ -290,7 +292,9 @@ class Door(HttpToolsProtocol):
         for name, text in answer.headers.items():
             parts.append(f"{name}: {text}\r\n".encode("latin-1"))
         ending = b"connection: close\r\n" if self._last else b""
-        parts += (ending, b"content-length: %d\r\n\r\n" % len(answer.body), answer.body)
+        # Of an answer that never has a body, the length would be that of another one: RFC 9110, 8.6.
+        length = b"" if answer.status in BODILESS else b"content-length: %d\r\n" % len(answer.body)
+        parts += (ending, length, b"\r\n", answer.body)
         self.transport.write(b"".join(parts))
         if self._last:
             self.transport.close()
@@ -379,14 +383,15 @@ class Door(HttpToolsProtocol):
 
     def _taken_whole(self, frame: Frame, head_bytes: int) -> bool:
         """Hand a request to `quick`, if all of it is there and its client is known; False: not taken."""
-        if self.quick is None or not self.known or frame.old or self.flow.write_paused:
+        quick = self.quick if frame.body_bytes else self.quick_reads
+        if quick is None or not self.known or frame.old or self.flow.write_paused:
             return False
-        if not frame.body_bytes or frame.body_bytes > QUICK_BYTES_MAX:
+        if frame.body_bytes is None or frame.body_bytes > QUICK_BYTES_MAX:
             return False
         end = head_bytes + frame.body_bytes
         if len(self._came) < end:
             return False
-        self._give_up = self.quick(frame.head, self._came[head_bytes:end], self._answered)
+        self._give_up = quick(frame.head, self._came[head_bytes:end], self._answered)
         if self._give_up is None:
             return False
         self._came, self._parsed, self._stage = self._came[end:], 0, Stage.NEXT
@@ -497,6 +502,7 @@ def door(
     head_wait_s: float = HEAD_WAIT_S,
     answer_wait_s: float = ANSWER_WAIT_S,
     quick: Quick | None = None,
+    quick_reads: Quick | None = None,
 ) -> type[Door]:
     """Return the protocol class of the listeners that share `visitors`.
 
@@ -505,7 +511,8 @@ def door(
         head_bytes_max: size of a request head.
         head_wait_s: time limit of a request head, seconds.
         answer_wait_s: time limit of reading a response, seconds.
-        quick: what takes requests that have come whole; None: the application has them all.
+        quick: what takes requests with a body that have come whole; None: the application has them all.
+        quick_reads: what takes those without a body, likewise.
     """
 
     class OneDoor(Door):
@@ -516,4 +523,5 @@ def door(
     OneDoor.head_wait_s = head_wait_s
     OneDoor.answer_wait_s = answer_wait_s
     OneDoor.quick = staticmethod(quick) if quick is not None else None
+    OneDoor.quick_reads = staticmethod(quick_reads) if quick_reads is not None else None
     return OneDoor

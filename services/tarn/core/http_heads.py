@@ -8,6 +8,7 @@ body is.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 END = b"\r\n\r\n"
@@ -87,6 +88,14 @@ def parts_of(head: bytes) -> tuple[str, str, dict[str, str]]:
         name, _, value = field.partition(":")
         found.setdefault(name.lower(), value.strip(" \t"))
     return method, target, found
+
+
+def is_plain(fields: Mapping[str, str]) -> bool:
+    """Whether the fields of a head, by lower-case name, leave the exchange as HTTP/1.1 has it.
+
+    Many clients say `Connection: keep-alive`, which changes nothing.
+    """
+    return "expect" not in fields and fields.get("connection", "keep-alive").lower() == "keep-alive"
 
 
 def _body_bytes(plain: bytes, *, old: bool) -> int | None:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tarn.core.errors import AccessError, NotFoundError, OutcomeUnknownError, TarnError, UnavailableError
 from tarn.core.hosts import MISDIRECTED, Hosts
-from tarn.core.http_heads import parts_of
+from tarn.core.http_heads import is_plain, parts_of
 from tarn.core.pressure import Pressure
 from tarn.core.table_catalog import TableName
 from tarn.core.write_keys import KeyedWrite
@@ -50,8 +50,6 @@ from tarn.ingest.deep_look import Looks, OneDeepLook
 
 log = structlog.get_logger()
 
-UNUSUAL = frozenset(("connection", "expect"))
-"""Fields with which a request is no plain one."""
 STOPPED = "the gateway stops; the rows may be there or still come: repeat the write with the same headers"
 
 
@@ -198,7 +196,7 @@ class App:
             method, target, headers = parts_of(head)
             path, _, query = target.partition("?")
             rows = ROWS_PATH.fullmatch(path)
-            if rows is None or method != "POST" or not headers.keys().isdisjoint(UNUSUAL):
+            if rows is None or method != "POST" or not is_plain(headers):
                 return None
             if self._hosts.refusal(method, headers, changes=False) is not None:
                 return None

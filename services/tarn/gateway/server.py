@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from tarn.adapters.connections import Visitors, door
+from tarn.adapters.connections import HEAD_WAIT_S, Visitors, door
 from tarn.adapters.heap import freeze_heap
 from tarn.adapters.http_server import Listener, bound, listener
 from tarn.adapters.logging import configure
@@ -44,16 +44,15 @@ def gateway_socket(host: str, port: int) -> socket.socket:
     return bound(host, port, variables=("TARN_GATEWAY_LISTEN", "TARN_GATEWAY_PORT"))
 
 
-def gateway_listener(app: App, *, head_wait_s: float | None = None) -> Listener:
+def gateway_listener(app: App, *, head_wait_s: float = HEAD_WAIT_S) -> Listener:
     """The server of the gateway's application, not started yet.
 
     Args:
         app: the application.
-        head_wait_s: how long the head of a request may take, in seconds; None for the usual time.
+        head_wait_s: how long the head of a request may take, in seconds.
     """
     visitors = Visitors()
-    waits = {} if head_wait_s is None else {"head_wait_s": head_wait_s}
-    protocol = door(visitors, head_bytes_max=HEADER_BYTES_MAX, quick=app.quick, **waits)
+    protocol = door(visitors, head_bytes_max=HEADER_BYTES_MAX, head_wait_s=head_wait_s, quick=app.quick)
     return listener(app.asgi(), protocol, stop_wait_s=STOP_WAIT_S)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import structlog
 
+from tarn.adapters.freed_memory import give_back_until
 from tarn.adapters.heap import freeze_heap
 from tarn.adapters.logging import configure
 from tarn.controller.files import SpecFile, SpecFiles
@@ -323,7 +324,7 @@ def serve(settings: Settings, loaded: Loaded) -> int:
     if audits is not None:
         threading.Thread(target=audits.run, name="audits", daemon=True).start()
     log.info("ingest started", ingestors=sorted(s.name for s in loaded.specs.values()), port=page.port)
-    stop.wait()
+    give_back_until(stop)
     log.info("ingest stops")
     drained = service.drain()
     page.stop()

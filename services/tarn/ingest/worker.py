@@ -17,6 +17,7 @@ import orjson
 import pyarrow as pa
 import structlog
 
+from tarn.adapters.freed_memory import give_back_until
 from tarn.adapters.heap import freeze_heap
 from tarn.adapters.lean_process import without_pandas
 from tarn.adapters.logging import configure
@@ -126,6 +127,7 @@ def main(arguments: list[str]) -> int:
             target=_hear, args=(stop, context.traps, table), name="controller", daemon=True
         ).start()
         threading.Thread(target=_tell, args=(status, registry, reader.name, stop), daemon=True).start()
+        threading.Thread(target=give_back_until, args=(stop,), daemon=True).start()
         freeze_heap()
         reader.run()
         status.send(registry.get(reader.name))

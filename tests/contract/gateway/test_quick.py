@@ -201,6 +201,12 @@ def test_what_is_no_plain_write_is_served_as_before(world: World, taken: list[bo
     assert taken[-1]
 
 
+def test_a_client_that_says_what_goes_without_saying_is_taken(world: World, taken: list[bool]) -> None:
+    known = Known(world, world.gateway())
+    assert known.ask(request(world, body(1), "Connection: Keep-Alive"))[0] == 200
+    assert taken == [True]
+
+
 def test_a_client_that_wants_to_end_is_answered_and_the_connection_ends(world: World) -> None:
     known = Known(world, world.gateway())
     status, fields, _ = known.ask(request(world, body(1), "Connection: close"))

@@ -69,7 +69,7 @@ class Play:
         assert self.may.wait(WAIT_S_MAX)
         return True
 
-    def answer(self, _call: RestRequest, _: Admitted) -> RestResponse:
+    def run(self, _call: RestRequest, _: Admitted) -> RestResponse:
         self.answered += 1
         assert self.go_on.wait(WAIT_S_MAX)
         return RestResponse()

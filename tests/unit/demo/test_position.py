@@ -47,7 +47,7 @@ def test_the_map_of_ingest_is_understood(next_: dict[int, int]) -> None:
         assert Position.from_offsets(text, location="s3://tarn/x") == _of(known)
 
 
-@pytest.mark.parametrize("lists", ["[1]", "[[]]", '[["a",1]]', "null"])
+@pytest.mark.parametrize("lists", ["[1]", "[[]]", '[["a",1]]', "null", '{"0":1}'])
 def test_a_map_of_many_partitions_that_cannot_be_read_stops(lists: str) -> None:
     with pytest.raises(PositionError, match="offsets in a snapshot summary"):
         Position.from_offsets(f'{{"v":2,"next":{lists}}}', location="s3://tarn/x")
