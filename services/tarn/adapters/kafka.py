@@ -16,6 +16,7 @@ import structlog
 from tarn.adapters.kafka_client import (
     KafkaConnection,
     OffsetAndMetadata,
+    OffsetSpec,
     TopicPartition,
     create_topic,
     describe_topic,
@@ -143,9 +144,17 @@ class KafkaSource:
         with self._errors("ask for the bounds of"):
             found = describe_topic(self._admin, self._topic)
             partitions = [TopicPartition(self._topic, p["partition_index"]) for p in found["partitions"]]
-            starts = self._consumer.beginning_offsets(partitions, timeout_ms=CALL_TIMEOUT_MS)
-            ends = self._consumer.end_offsets(partitions, timeout_ms=CALL_TIMEOUT_MS)
-        return {tp.partition: OffsetBounds(int(starts[tp]), int(ends[tp])) for tp in sorted(partitions)}
+            starts = self._offsets(partitions, OffsetSpec.EARLIEST)
+            ends = self._offsets(partitions, OffsetSpec.LATEST)
+        return {tp.partition: OffsetBounds(starts[tp], ends[tp]) for tp in sorted(partitions)}
+
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+        """The admin client raises what the broker answers; a consumer asks again until it times out."""
+        asked = dict.fromkeys(partitions, spec)
+        found = self._admin.list_partition_offsets(
+            asked, isolation_level="read_committed", timeout_ms=CALL_TIMEOUT_MS
+        )
+        return {tp: int(found[tp].offset) for tp in partitions}
 
     def seek(self, positions: Mapping[int, int]) -> None:
         """See `TopicReader.seek`."""

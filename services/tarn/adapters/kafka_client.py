@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     # kafka-python uses importlib.resources.read_text, deprecated in Python 3.11 but not in 3.13.
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
     import kafka.errors as vendor
-    from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+    from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
     from kafka.consumer import KafkaConsumer
     from kafka.producer import KafkaProducer
     from kafka.structs import OffsetAndMetadata, TopicPartition
@@ -36,6 +36,7 @@ __all__ = [
     "CODECS",
     "KafkaConnection",
     "OffsetAndMetadata",
+    "OffsetSpec",
     "TopicPartition",
     "create_topic",
     "describe_topic",

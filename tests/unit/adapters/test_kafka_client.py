@@ -55,6 +55,7 @@ class Clients:
             "partitions_for": {0},
             "beginning_offsets": {ORDERS: 0},
             "end_offsets": {ORDERS: 10},
+            "list_partition_offsets": {ORDERS: SimpleNamespace(offset=10)},
             "position": 0,
             "poll": {},
             "send": self,
@@ -155,7 +156,11 @@ CALLS = {
         True,
     ),
     "ingest asks for bounds": Call(
-        lambda: source().bounds(), "end_offsets", "ask for the bounds of topic orders", "DESCRIBE", True
+        lambda: source().bounds(),
+        "list_partition_offsets",
+        "ask for the bounds of topic orders",
+        "DESCRIBE",
+        True,
     ),
     "ingest seeks": Call(lambda: source().seek({0: 5}), "seek", "seek in topic orders", "DESCRIBE", True),
     "ingest polls": Call(polled, "poll", "read topic orders at or after {0: 5}", "READ", True),
@@ -363,6 +368,13 @@ def test_a_message_that_kafka_did_not_take_is_a_gap_in_the_topic(clients: Client
     error = met(CALLS["demo awaits"], clients, fault)
     assert type(error) is DataError
     assert "tarn demo load --again" in error.message
+
+
+def test_why_kafka_has_no_bounds_is_said(clients: Clients) -> None:
+    """A consumer would ask again until its time is over, and then say no more than that."""
+    error = met(CALLS["ingest asks for bounds"], clients, vendor.KafkaStorageError("orders 0"))
+    assert type(error) is UnavailableError
+    assert "KafkaStorageError: orders 0)" in error.message
 
 
 def test_an_offset_that_ingest_misses_is_named_with_its_positions(clients: Clients) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 
@@ -262,6 +263,31 @@ def test_a_first_start_forgives_a_service_that_was_unhealthy_for_a_moment(
         with pytest.raises(StopError, match="ingest is"):
             lifecycle._up(here, [], hidden=())
     assert len(tried) == tries
+
+
+def test_whom_the_health_check_names_is_shown_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ingest that waits for Kafka is unhealthy, but what is wrong is in Kafka's log, and Kafka is healthy."""
+    reason = "is the service kafka running and healthy? see docker compose logs kafka"
+    found = [
+        Service(name=name, container=name, state="running", health=health, exit_code=0)
+        for name, health in [("catalog", "healthy"), ("ingest", "unhealthy"), ("kafka", "healthy")]
+    ]
+    asked: list[str] = []
+
+    def capture(words: list[str], **_: object) -> Result:
+        asked.append(" ".join(words))
+        if words[1] == "inspect":
+            state = {"Health": {"Log": [{"ExitCode": 1, "Output": reason}]}}
+            return Result(0, json.dumps(state), "")
+        return Result(0, f"a line of {words[-1]}\n", "")
+
+    monkeypatch.setattr(shell, "capture", capture)
+    told = str(lifecycle._failure(quick(monkeypatch, found), found, []))
+    assert "kafka, which is healthy, is named there:" in told
+    assert "a line of kafka" in told
+    assert told.count("a line of ingest") == 1
+    assert "catalog" not in told
+    assert len(asked) == 3
 
 
 def test_what_only_asks_the_others_starts_after_the_canary() -> None:

@@ -22,6 +22,7 @@ POLL_S = 2
 WATCH_S = 0.5
 """Interval between two checks of starting services, in seconds; a check takes some 15 ms of CPU time."""
 LOG_LINES = 20
+NAMED_LOGS = re.compile(r"docker compose logs ([\w-]+)")
 PROFILES = ("--profile", "tools", "--profile", "demo")
 REPLAY = "replay"
 REPLAY_TIMEOUT_S = 60
@@ -341,6 +342,10 @@ def _failure(here: Project, found: list[Service], said: list[str]) -> StopError:
     for service in blamed:
         parts.append(f"{service.name} is {service.words()}")
         parts += [f"    {text}" for text in _details(service)]
+    for service in named_in(parts, found):
+        if service not in blamed:
+            parts.append(f"{service.name}, which is {service.words()}, is named there:")
+            parts += [f"    {text}" for text in _log_end(service)]
     waiting = [s.name for s in bad if s not in blamed]
     if waiting:
         parts.append(f"not started because of that: {', '.join(waiting)}")
@@ -367,10 +372,22 @@ def _details(service: Service) -> list[str]:
     for check in checks[-1:]:
         text = " ".join(str(check.get("Output", "")).split())
         parts.append(f"health check (exit code {check.get('ExitCode')}): {text[-400:]}")
+    return parts + _log_end(service)
+
+
+def _log_end(service: Service) -> list[str]:
     logs = shell.capture(["docker", "logs", "--tail", str(LOG_LINES), service.container], timeout_s=20)
     lines = (logs.out + logs.err).rstrip().splitlines()
-    parts.append(f"last {min(LOG_LINES, len(lines))} lines of its log:")
-    return parts + [f"  {text[:300]}" for text in lines[-LOG_LINES:]]
+    return [
+        f"last {min(LOG_LINES, len(lines))} lines of its log:",
+        *(f"  {text[:300]}" for text in lines[-LOG_LINES:]),
+    ]
+
+
+def named_in(texts: Iterable[str], found: Iterable[Service]) -> list[Service]:
+    """The services whose log these texts advise to read, as in `see docker compose logs kafka`. Pure."""
+    names = {name for text in texts for name in NAMED_LOGS.findall(text)}
+    return [service for service in found if service.name in names]
 
 
 def stop(here: Project, purge: bool) -> None:
