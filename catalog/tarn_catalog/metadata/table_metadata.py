@@ -32,6 +32,7 @@ from tarn_catalog.metadata.updates import RESERVED_PROPERTIES, apply, finish
 
 FORMAT_VERSION_DEFAULT = 2
 PREVIOUS_VERSIONS_MAX_DEFAULT = 20
+COMPRESSION = "write.metadata.compression-codec"
 NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
 
 
@@ -161,6 +162,20 @@ def _metadata_log(meta: TableMetadata, base: TableMetadata, previous_location: s
         "metadata-file": previous_location,
     }
     return [*log[max(0, len(log) + 1 - kept_max) :], entry]
+
+
+def is_gzipped(properties: Mapping[str, str]) -> bool:
+    """Return whether the table's property has its next metadata files compressed.
+
+    Raises:
+        InvalidError: the property has another value than `gzip` or `none`.
+    """
+    codec = properties.get(COMPRESSION)
+    if codec is None or codec.lower() == "none":
+        return False
+    if codec.lower() != "gzip":
+        raise InvalidError(f"Invalid {COMPRESSION} {codec!r}: give gzip or none")
+    return True
 
 
 def with_v1_fields(meta: TableMetadata) -> TableMetadata:

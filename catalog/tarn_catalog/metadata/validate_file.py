@@ -9,8 +9,7 @@ import re
 from typing import cast
 from uuid import UUID
 
-import orjson
-
+from tarn.core import metadata_json
 from tarn.core.errors import InvalidError, InvalidLocationError
 from tarn.core.naming import WarehouseLayout, check_path_properties
 from tarn_catalog.metadata.builder import check_format_version
@@ -66,8 +65,8 @@ def check_metadata(raw: bytes, location: str, roots: WarehouseLayout) -> TableMe
             catalog assigns to a table.
     """
     try:
-        meta = orjson.loads(raw)
-    except orjson.JSONDecodeError as e:
+        meta = metadata_json.loads(raw)
+    except ValueError as e:
         raise _bad(location, f"it is no JSON ({e})") from e
     if not isinstance(meta, dict):
         raise _bad(location, "it is no JSON object")

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 from uuid import UUID
 
-import orjson
-
+from tarn.core import metadata_json
 from tarn.core.errors import ConflictError, InvalidError, InvalidLocationError
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.metadata.builder import get
@@ -356,7 +355,7 @@ def check_file(raw: bytes, location: str, roots: WarehouseLayout) -> ViewMetadat
             catalog assigns.
     """
     try:
-        meta = orjson.loads(raw)
+        meta = metadata_json.loads(raw)
         if (
             not isinstance(meta, dict)
             or meta.get("format-version") is True

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import orjson
-
+from tarn.core import metadata_json
 from tarn.core.errors import OutcomeUnknownError, TarnError
 from tarn_catalog.metadata import expiry, table_metadata
 from tarn_catalog.metadata.types import TableMetadata, TableUpdate
@@ -71,8 +70,8 @@ def _earlier(core: CatalogContext, meta: TableMetadata) -> TableMetadata | None:
     # Bypasses the cache, which is for current versions.
     stored = core.store.get(core.roots.key(location))
     try:
-        found = orjson.loads(stored.data) if stored is not None else None
-    except orjson.JSONDecodeError:
+        found = metadata_json.loads(stored.data) if stored is not None else None
+    except ValueError:
         return None
     if not isinstance(found, dict) or found.get("table-uuid") != meta["table-uuid"]:
         return None

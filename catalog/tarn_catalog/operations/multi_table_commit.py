@@ -166,7 +166,7 @@ class MultiTableCommit:
             meta = self._judged(change, current, repeat)
             stored = current
             if meta is not None:
-                stored = self._core.write_metadata(self._tables.next_location(current.location), meta)
+                stored = self._core.write_metadata(self._tables.next_location(current.location, meta), meta)
             made.next[slot.key] = current.location, stored
         stored = made.next[slot.key][1]
         return replace(

@@ -13,6 +13,7 @@ from tarn.core.errors import (
     OutcomeUnknownError,
     TarnError,
 )
+from tarn.core.metadata_json import GZIP_SUFFIX
 from tarn.core.naming import check_path_properties, claim_key, pointer_key
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate, ViewMetadata
@@ -218,6 +219,7 @@ class Tables:
             now_ms=self.core.now_ms(),
         )
         check_path_properties(meta["properties"], location)
+        table_metadata.is_gzipped(meta["properties"])  # or every commit would be refused
         return meta
 
     def _again(self, slot: TableIdentifier, held: Versioned[Pointer]) -> Metadata:
@@ -441,7 +443,7 @@ class Tables:
             stored = base
         else:
             check_locations(meta, base.parsed)
-            stored = self.core.write_metadata(self.next_location(base.location), meta)
+            stored = self.core.write_metadata(self.next_location(base.location, meta), meta)
         wanted = replace(held.value, metadata=stored.location).next(self.core.stamp(repeat))
         written, outcome = self.core.write(slot.key, wanted, over=held)
         if written is None:
@@ -456,13 +458,25 @@ class Tables:
         for key, held in done.items():
             self.core.remember(key, held, POINTER_BYTES)
 
-    def next_location(self, location: str) -> str:
-        """Return an unused location for the metadata file after the one at `location`."""
+    def next_location(self, location: str, meta: TableMetadata | None = None) -> str:
+        """Return an unused location for the metadata file after the one at `location`.
+
+        Args:
+            location: of the current metadata file.
+            meta: what the next one will hold; without it, that will be compressed if the current one is.
+
+        Raises:
+            InvalidError: the metadata asks for a compression that does not exist.
+        """
         folder, name = location.rsplit("/", 1)
         # A registered file may have another name pattern; the uuid makes the next name unique anyway.
         number = name.split("-", 1)[0]
         version = int(number) + 1 if number.isascii() and number.isdigit() else 1
-        return f"{folder}/{version:05}-{self.core.new_uuid()}.metadata.json"
+        if meta is None:
+            gzipped = name.endswith(GZIP_SUFFIX)
+        else:
+            gzipped = table_metadata.is_gzipped(meta["properties"])
+        return f"{folder}/{version:05}-{self.core.new_uuid()}{GZIP_SUFFIX if gzipped else '.metadata.json'}"
 
     def _commit_create(
         self,

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 import orjson
 
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError
+from tarn.core.metadata_json import GZIP_SUFFIX, packed, unpacked
 from tarn.core.naming import WarehouseLayout
 from tarn.core.object_store import LocalStore, ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
@@ -354,15 +355,16 @@ class CatalogContext:
                 f"The metadata file {location} is missing; restore it from a backup", location=location
             )
         try:
-            parsed = orjson.loads(stored.data)
-        except orjson.JSONDecodeError as e:
+            raw = stored.data if stored.data.startswith(b"{") else unpacked(stored.data)
+            parsed = orjson.loads(raw)
+        except ValueError as e:
             raise CorruptStateError(
                 f"The metadata file {location} is no JSON: {e}; restore it from a backup", location=location
             ) from e
-        return self._cached(Metadata(location=location, raw=stored.data, parsed=parsed))
+        return self._cached(Metadata(location=location, raw=raw, parsed=parsed))
 
     def write_metadata(self, location: str, parsed: TableMetadata | ViewMetadata) -> Metadata:
-        """Store metadata at a location that no other file uses.
+        """Store metadata at a location that no other file uses; its name says whether it is compressed.
 
         Raises:
             InvalidError: it holds a number beyond 64 bits, or is nested too deeply to be JSON.
@@ -373,7 +375,8 @@ class CatalogContext:
             raw = orjson.dumps(parsed)
         except orjson.JSONEncodeError as e:
             raise InvalidError(f"Cannot store the metadata: {e}; make numbers smaller, or nest less") from e
-        write_once(self.store, self.roots.key(location), raw, patience=self.patience)
+        data = packed(raw) if location.endswith(GZIP_SUFFIX) else raw
+        write_once(self.store, self.roots.key(location), data, patience=self.patience)
         return self._cached(Metadata(location=location, raw=raw, parsed=cast("TableMetadata", parsed)))
 
     def _versions(self, location: str) -> tuple[Metadata, ...]:

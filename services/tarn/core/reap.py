@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from tarn.core import metadata_json
 from tarn.core.digests import digest
 from tarn.core.errors import CorruptStateError
 from tarn.core.producers import PROPERTY as PRODUCERS
@@ -125,7 +126,7 @@ def read_full(data: bytes, where: str) -> Full:
         CorruptStateError: the data is not table metadata.
     """
     try:
-        value = orjson.loads(data)
+        value = metadata_json.loads(data)
         log = [str(entry["metadata-file"]) for entry in value.get("metadata-log") or []]
         properties = value.get("properties") or {}
         snapshots = value.get("snapshots") or []
@@ -149,7 +150,7 @@ def read_full(data: bytes, where: str) -> Full:
             has_keys=PRODUCERS in properties,
             log_begin=log[0] if log else None,
         )
-    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as e:
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise CorruptStateError(f"{where} is no table metadata: {e!r}", location=where) from e
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import orjson
-
+from tarn.core import metadata_json
 from tarn.core.audit.manifests import ManifestReader, trace_ids
 from tarn.core.audit.model import (
     Ahead,
@@ -254,7 +253,7 @@ def _metadata_missing(pointer: PointerValue) -> Finding:
 
 def _json(data: bytes) -> Json | None:
     try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError:
+        value = metadata_json.loads(data)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None

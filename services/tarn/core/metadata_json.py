@@ -1,0 +1,54 @@
+"""Metadata files of tables and views: JSON, which gzip may have compressed.
+
+Iceberg table specification, "Table Metadata"; the names of compressed files end in `.gz.metadata.json`. What
+a file is, its first bytes say: names of other writers differ. Pure.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import orjson
+
+GZIP_SUFFIX = ".gz.metadata.json"
+JSON_BYTES_MAX = 128 * 1024 * 1024
+"""Limit of what a compressed file may hold: a file of a few kilobytes must not fill the memory."""
+_MAGIC = b"\x1f\x8b"
+_WINDOW = 31  # zlib's code for gzip's header and trailer
+_LEVEL = 1
+
+
+def packed(text: bytes) -> bytes:
+    """Compress JSON; the same JSON always gives the same bytes."""
+    packer = zlib.compressobj(_LEVEL, wbits=_WINDOW)
+    return packer.compress(text) + packer.flush()
+
+
+def unpacked(data: bytes) -> bytes:
+    """Return the JSON of a metadata file.
+
+    Raises:
+        ValueError: damaged gzip data, or too much JSON.
+    """
+    if not data.startswith(_MAGIC):
+        return data
+    unpacker = zlib.decompressobj(wbits=_WINDOW)
+    try:
+        text = unpacker.decompress(data, JSON_BYTES_MAX)
+    except zlib.error as e:
+        raise ValueError(f"damaged gzip data: {e}") from e
+    if unpacker.unconsumed_tail:
+        raise ValueError(f"more than {JSON_BYTES_MAX // 1024**2} MiB when decompressed")
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("damaged gzip data: its end is missing, or more follows")
+    return text
+
+
+def loads(data: bytes) -> Any:
+    """Parse a metadata file.
+
+    Raises:
+        ValueError: not JSON, or damaged gzip data.
+    """
+    return orjson.loads(unpacked(data))

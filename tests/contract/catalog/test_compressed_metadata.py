@@ -1,0 +1,170 @@
+"""`write.metadata.compression-codec`: metadata files are compressed where a table asks for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import StaticTable
+
+from tarn.core import metadata_json
+from tarn.core.errors import ConflictError, CorruptStateError, InvalidError
+from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
+from tarn_catalog.operations.multi_table_commit import Change
+from tests.contract.catalog.test_commits import NOW_MS, ROOTS, SCHEMA, SECOND, SLOT, World, append
+
+CODEC = "write.metadata.compression-codec"
+GZIPPED = CreateTableRequest(schema=SCHEMA, properties={CODEC: "GZIP"})
+PLAIN = b'{"'
+MAGIC = b"\x1f\x8b"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def setting(codec: str) -> list[dict[str, Any]]:
+    return [{"action": "set-properties", "updates": {CODEC: codec}}]
+
+
+def data_at(world: World, location: str) -> bytes:
+    stored = world.memory.get(ROOTS.key(location))
+    assert stored is not None
+    return stored.data
+
+
+def test_commits_are_compressed_from_the_first_one_on_and_read_by_any_replica(world: World) -> None:
+    first = world.catalog.tables.create(SLOT, GZIPPED)
+    assert first.location.endswith(f"/00000-{first.parsed['table-uuid']}.metadata.json")
+    assert data_at(world, first.location).startswith(PLAIN), "its name is fixed, so that only one can make it"
+    for number in range(1, 30):
+        done = world.catalog.tables.commit(SLOT, *append(number, number - 1 or None, number))
+    assert done.location.rpartition("/")[2].startswith("00029-")
+    assert done.location.endswith(".gz.metadata.json")
+    data = data_at(world, done.location)
+    assert data.startswith(MAGIC)
+    assert len(data) < len(done.raw) / 3
+    read = world.another().tables.load(SLOT)
+    assert (read.location, read.raw, read.parsed) == (done.location, done.raw, done.parsed)
+
+
+def test_the_property_can_be_set_and_reset(world: World) -> None:
+    world.table()
+    on = world.catalog.tables.commit(SLOT, [], setting("gzip"))
+    assert data_at(world, on.location).startswith(MAGIC)
+    off = world.another().tables.commit(SLOT, [], setting("None"))
+    assert off.location.endswith(".metadata.json")
+    assert not off.location.endswith(".gz.metadata.json")
+    assert data_at(world, off.location).startswith(PLAIN)
+    assert off.parsed["metadata-log"][-1]["metadata-file"] == on.location
+
+
+def test_another_codec_is_refused_before_anything_is_written(world: World) -> None:
+    wrong = setting("zstd")
+    world.table()
+    before = dict(world.memory._objects)
+    with pytest.raises(InvalidError, match=r"write.metadata.compression-codec 'zstd': give gzip or none"):
+        world.catalog.tables.create(SECOND, CreateTableRequest(schema=SCHEMA, properties={CODEC: "zstd"}))
+    with pytest.raises(InvalidError, match="give gzip or none"):
+        world.catalog.tables.commit(SLOT, [], wrong)
+    with pytest.raises(InvalidError, match="give gzip or none"):
+        world.catalog.together.commit([Change(slot=SLOT, requirements=[], updates=wrong)])
+    assert world.memory._objects == before
+
+
+def test_a_staged_create_with_another_codec_is_refused(world: World) -> None:
+    staged = world.catalog.tables.stage(SLOT, NEW_STAGED)
+    updates = [
+        {"action": "assign-uuid", "uuid": staged["table-uuid"]},
+        {"action": "set-location", "location": staged["location"]},
+        {"action": "add-schema", "schema": SCHEMA, "last-column-id": 1},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": {"spec-id": 0, "fields": []}},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": {"order-id": 0, "fields": []}},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        *setting("lz4"),
+    ]
+    with pytest.raises(InvalidError, match="give gzip or none"):
+        world.catalog.tables.commit(SLOT, [{"type": "assert-create"}], updates)
+
+
+NEW_STAGED = CreateTableRequest(schema=SCHEMA, properties={})
+
+
+def test_a_commit_to_several_tables_is_compressed_too(world: World) -> None:
+    world.catalog.tables.create(SLOT, GZIPPED)
+    world.catalog.tables.create(SECOND, CreateTableRequest(schema=SCHEMA, properties={}))
+    changes = [Change(slot=slot, requirements=[], updates=append(1, None, 1)[1]) for slot in (SLOT, SECOND)]
+    world.catalog.together.commit(changes)
+    healthy = world.healthy()
+    assert data_at(world, healthy.tables.load(SLOT).location).startswith(MAGIC)
+    assert data_at(world, healthy.tables.load(SECOND).location).startswith(PLAIN)
+
+
+def test_a_lost_commit_is_found_in_a_compressed_log(world: World) -> None:
+    world.catalog.tables.create(SLOT, GZIPPED)
+    for number in range(1, 201):
+        world.catalog.tables.commit(SLOT, *append(number, number - 1 or None, number))
+    assert 20 not in world.snapshots()
+    done = world.another().tables.commit(SLOT, *append(20, 19, 20))
+    assert done.parsed["current-snapshot-id"] == 200
+    with pytest.raises(ConflictError, match="expected id 19 != 200"):
+        world.another().tables.commit(SLOT, *append(999, 19, 20))
+
+
+@pytest.mark.parametrize("kept", [20, -4], ids=["begin", "almost all"])
+def test_a_damaged_file_is_named(world: World, kept: int) -> None:
+    world.table()
+    done = world.catalog.tables.commit(SLOT, [], setting("gzip"))
+    key = ROOTS.key(done.location)
+    world.memory.put(key, data_at(world, done.location)[:kept])
+    with pytest.raises(CorruptStateError, match=r"gz.metadata.json is no JSON: damaged gzip data"):
+        world.another().tables.load(SLOT)
+
+
+def test_a_compressed_file_of_another_writer_is_registered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = world.catalog.tables.create(SLOT, GZIPPED)
+    world.catalog.tables.drop(SLOT)
+    location = f"{first.location.rpartition('/')[0]}/00003-theirs.gz.metadata.json"
+    data = metadata_json.packed(orjson.dumps(first.parsed))
+    world.memory.put(ROOTS.key(location), data[:-9])
+    with pytest.raises(InvalidError, match=r"Cannot register .*: it is no JSON \(damaged gzip data"):
+        world.catalog.names.register(SLOT, location)
+    world.memory.put(ROOTS.key(location), data)
+    monkeypatch.setattr(metadata_json, "JSON_BYTES_MAX", 100)
+    with pytest.raises(InvalidError, match="more than 0 MiB when decompressed"):
+        world.catalog.names.register(SLOT, location)
+    monkeypatch.undo()
+    assert world.catalog.names.register(SLOT, location).parsed == first.parsed
+    done = world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    assert done.location.rpartition("/")[2].startswith("00004-")
+    assert data_at(world, done.location).startswith(MAGIC)
+
+
+def test_pyiceberg_reads_the_file_itself(world: World, tmp_path: Path) -> None:
+    world.table()
+    world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    done = world.catalog.tables.commit(SLOT, [], setting("gzip"))
+    file = tmp_path / done.location.rpartition("/")[2]
+    file.write_bytes(data_at(world, done.location))
+    table = StaticTable.from_metadata(str(file), {"py-io-impl": f"{PyArrowFileIO.__module__}.PyArrowFileIO"})
+    assert str(table.metadata.table_uuid) == done.parsed["table-uuid"]
+    assert [one.timestamp_ms for one in table.metadata.snapshots] == [NOW_MS + 1]
+    assert table.properties[CODEC] == "gzip"
+
+
+def test_what_outran_a_commit_to_several_tables_is_followed_in_its_form(world: World) -> None:
+    """The name is chosen before the next metadata is known; it takes the form of what lies there."""
+    world.catalog.tables.create(SLOT, GZIPPED)
+    one = world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    assert world.catalog.tables.next_location(one.location).endswith(".gz.metadata.json")
+    other = TableIdentifier.of(("ns",), "other")
+    plain = world.catalog.tables.create(other, CreateTableRequest(schema=SCHEMA, properties={}))
+    assert not world.catalog.tables.next_location(plain.location).endswith(".gz.metadata.json")
