@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.manifest import (
     MANIFEST_LIST_FILE_SCHEMAS,
@@ -28,6 +27,7 @@ from tarn.adapters import manifest_audit
 from tarn.adapters.manifest_audit import file_entries
 from tarn.adapters.manifests import _MemoryOutput, _Writer, read_list
 from tarn.adapters.store import MemoryStore
+from tarn.core import metadata_json
 from tarn.core.naming import WarehouseLayout
 from tarn.core.object_store import ObjectStore
 from tarn.keeper.reaper import Graces, Reaper
@@ -141,7 +141,7 @@ class Clocked:
     def json(self, key: str) -> Json:
         stored = self.store.get(key)
         assert stored is not None, key
-        value: Json = orjson.loads(stored.data)
+        value: Json = metadata_json.loads(stored.data)
         return value
 
 

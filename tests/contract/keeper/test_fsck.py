@@ -83,6 +83,25 @@ def test_a_topic_that_is_in_a_table_twice_is_named_with_the_rows(monkeypatch: py
     assert (kind, "at least 15 rows" in what) == (Kind.STREAMS_DOUBLED, True)
 
 
+def test_compressed_metadata_is_read_and_damage_in_it_is_found():
+    body = spec().model_dump(by_alias=True)
+    body["spec"]["table"]["properties"] = {"write.metadata.compression-codec": "gzip"}
+    made = IngestorSpec.model_validate(body)
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    for sent in range(3):
+        topic.send(0, *[order(15 * sent + n) for n in range(15)])
+        lake.work(lake.ingestor(made))
+    assert (len(lake.offsets()), judged(lake)) == (45, [])
+    keys = [entry.key for entry in lake.store.list("warehouse/") if entry.key.endswith(".gz.metadata.json")]
+    assert len(keys) > 2
+    for key in keys:
+        stored = lake.store.get(key)
+        assert stored is not None
+        lake.store.put(key, stored.data[:-5])
+    assert Kind.METADATA_UNREADABLE in {kind for kind, _ in judged(lake)}
+
+
 def test_two_streams_whose_offsets_lie_apart_are_no_damage(monkeypatch: pytest.MonkeyPatch):
     """A loss that was accepted under a new name, as the documentation used to advise."""
     topic = Topic("orders", 1)

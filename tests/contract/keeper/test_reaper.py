@@ -167,9 +167,11 @@ def test_objects_are_deleted_many_at_once() -> None:
     assert len(asked) == 4, "and their candidate list"
 
 
-def test_everything_that_nothing_reaches_goes_in_the_end_and_not_before_its_grace() -> None:
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_everything_that_nothing_reaches_goes_in_the_end_and_not_before_its_grace(codec: str) -> None:
     lake = Clocked()
-    table = lake.table(**{"tarn.history": "3", "write.metadata.previous-versions-max": "2"})
+    settings = {"tarn.history": "3", "write.metadata.previous-versions-max": "2"}
+    table = lake.table(**settings, **{"write.metadata.compression-codec": codec})
     for _ in range(4):
         table.append(2)
     victim = table.live()[0]
