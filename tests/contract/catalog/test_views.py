@@ -32,6 +32,7 @@ from tarn.core.errors import (
 )
 from tarn.core.errors import NoSuchTableError as NoSuchTable
 from tarn.core.errors import NoSuchViewError as NoView
+from tarn.core.metadata_json import packed, unpacked
 from tarn.keeper.fsck import Report, fsck
 from tarn_catalog.metadata import view_metadata
 from tarn_catalog.operations.catalog import Catalog
@@ -511,6 +512,25 @@ def test_a_dropped_view_is_registered_once_and_goes_on(world: World) -> None:
         catalog.names.register(TableIdentifier.of(("ns",), "t", "view"), table.location)
     with pytest.raises(AlreadyExistsError, match=r"View with same name already exists: ns\.w"):
         catalog.names.register(TableIdentifier.of(("ns",), "w"), table.location, overwrite=True)
+    assert check(world.memory).findings == []
+
+
+def test_a_compressed_file_of_a_view_is_registered_and_followed_by_one(world: World) -> None:
+    catalog = world.catalog
+    stored = catalog.views.create(V, wanted())
+    catalog.tables.drop(V)
+    location = f"{stored.location.rpartition('/')[0]}/00004-theirs.gz.metadata.json"
+    key = location.removeprefix("s3://tarn/")
+    world.memory.put(key, packed(stored.raw)[:-1])
+    with pytest.raises(InvalidError, match="damaged gzip data"):
+        catalog.names.register(W, location)
+    world.memory.put(key, packed(stored.raw))
+    assert parsed(catalog.names.register(W, location)) == parsed(stored)
+    done = catalog.views.commit(W, [], replaced("select 2"))
+    assert done.location.rpartition("/")[2].startswith("00005-")
+    kept = world.memory.get(done.location.removeprefix("s3://tarn/"))
+    assert kept is not None
+    assert unpacked(kept.data) == done.raw != kept.data
     assert check(world.memory).findings == []
 
 
