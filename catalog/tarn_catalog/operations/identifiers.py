@@ -144,11 +144,10 @@ def gone(table_uuid: str, moved: TableIdentifier | None = None) -> Json:
 
 
 def check_locations(meta: TableMetadata, base: TableMetadata) -> None:
-    """Require that a commit does not move the table or its files, and that the next one can be written.
+    """Require that a commit does not move the table or its files.
 
     Raises:
         InvalidLocationError: the location or a path property changes.
-        InvalidError: the metadata is to be compressed in a way that does not exist.
     """
     if meta["location"] != base["location"]:
         raise InvalidLocationError(
@@ -158,7 +157,6 @@ def check_locations(meta: TableMetadata, base: TableMetadata) -> None:
         )
     if meta["properties"] is not base["properties"]:
         check_path_properties(meta["properties"], meta["location"])
-        table_metadata.is_gzipped(meta["properties"])
 
 
 def is_create(requirements: Sequence[TableRequirement]) -> bool:

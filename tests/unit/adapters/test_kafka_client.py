@@ -25,7 +25,7 @@ from tarn.core.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from tarn.core.source import NoSuchTopicError
+from tarn.core.source import NoSuchTopicError, OffsetBounds
 from tarn_demo.flights import dataset, producer
 from tarn_demo.flights.events import NoiseRates, Stream
 from tarn_demo.flights.pace import AllAtOnce
@@ -375,6 +375,19 @@ def test_why_kafka_has_no_bounds_is_said(clients: Clients) -> None:
     error = met(CALLS["ingest asks for bounds"], clients, vendor.KafkaStorageError("orders 0"))
     assert type(error) is UnavailableError
     assert "KafkaStorageError: orders 0)" in error.message
+
+
+def test_bounds_end_where_a_transaction_is_open(clients: Clients) -> None:
+    """A reader of committed records gets no further, and would lag for as long as it is open."""
+    asked: list[Any] = []
+
+    def list_partition_offsets(of: Any, **options: Any) -> Any:
+        asked.append((*of.values(), options["isolation_level"]))
+        return {ORDERS: SimpleNamespace(offset=7 + len(asked))}
+
+    vars(clients)["list_partition_offsets"] = list_partition_offsets
+    assert source().bounds() == {0: OffsetBounds(8, 9)}
+    assert asked == [(-2, "read_committed"), (-1, "read_committed")]
 
 
 def test_an_offset_that_ingest_misses_is_named_with_its_positions(clients: Clients) -> None:
