@@ -355,7 +355,7 @@ class CatalogContext:
                 f"The metadata file {location} is missing; restore it from a backup", location=location
             )
         try:
-            raw = stored.data if stored.data.startswith(b"{") else unpacked(stored.data)
+            raw = unpacked(stored.data)
             parsed = orjson.loads(raw)
         except ValueError as e:
             raise CorruptStateError(

@@ -50,7 +50,7 @@ class PythonConsumer:
         group: consumer group, which the broker's access control asks for; it is not joined.
 
     Attributes:
-        consumer: the library's own, which also answers for bounds and group offsets.
+        consumer: the library's own, which also commits group offsets.
     """
 
     def __init__(self, connection: KafkaConnection, topic: str, *, group: str) -> None:

@@ -14,7 +14,7 @@ from tarn.core import metadata_json
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
-from tests.contract.catalog.test_commits import NOW_MS, ROOTS, SCHEMA, SECOND, SLOT, World, append
+from tests.contract.catalog.test_commits import NEW, NOW_MS, ROOTS, SCHEMA, SECOND, SLOT, World, append
 
 CODEC = "write.metadata.compression-codec"
 GZIPPED = CreateTableRequest(schema=SCHEMA, properties={CODEC: "GZIP"})
@@ -77,7 +77,7 @@ def test_another_codec_is_refused_before_anything_is_written(world: World) -> No
 
 
 def test_a_staged_create_with_another_codec_is_refused(world: World) -> None:
-    staged = world.catalog.tables.stage(SLOT, NEW_STAGED)
+    staged = world.catalog.tables.stage(SLOT, NEW)
     updates = [
         {"action": "assign-uuid", "uuid": staged["table-uuid"]},
         {"action": "set-location", "location": staged["location"]},
@@ -93,12 +93,9 @@ def test_a_staged_create_with_another_codec_is_refused(world: World) -> None:
         world.catalog.tables.commit(SLOT, [{"type": "assert-create"}], updates)
 
 
-NEW_STAGED = CreateTableRequest(schema=SCHEMA, properties={})
-
-
 def test_a_commit_to_several_tables_is_compressed_too(world: World) -> None:
     world.catalog.tables.create(SLOT, GZIPPED)
-    world.catalog.tables.create(SECOND, CreateTableRequest(schema=SCHEMA, properties={}))
+    world.catalog.tables.create(SECOND, NEW)
     changes = [Change(slot=slot, requirements=[], updates=append(1, None, 1)[1]) for slot in (SLOT, SECOND)]
     world.catalog.together.commit(changes)
     healthy = world.healthy()
@@ -166,5 +163,5 @@ def test_what_outran_a_commit_to_several_tables_is_followed_in_its_form(world: W
     one = world.catalog.tables.commit(SLOT, *append(1, None, 1))
     assert world.catalog.tables.next_location(one.location).endswith(".gz.metadata.json")
     other = TableIdentifier.of(("ns",), "other")
-    plain = world.catalog.tables.create(other, CreateTableRequest(schema=SCHEMA, properties={}))
+    plain = world.catalog.tables.create(other, NEW)
     assert not world.catalog.tables.next_location(plain.location).endswith(".gz.metadata.json")

@@ -636,6 +636,18 @@ def test_a_table_that_changes_keeps_the_focus_of_its_reader(page: Page) -> None:
         assert page.run("document.querySelector('.objects-card dd:nth-of-type(1)').innerText") == before
 
 
+def test_the_lists_of_a_table_are_asked_for_after_its_figures(page: Page) -> None:
+    """Otherwise a commit between the two is in the figures, and never in the lists."""
+    with shown() as lake:
+        lake.commit(1)
+        page.open(f"{lake.url}#/tables/{TABLE}")
+        page.until("document.querySelector('#columns tbody tr')")
+        figures = f"{lake.url}v1/tables/{TABLE}"
+        asked = [address.partition("?")[0] for address in page.requests]
+        for look in ("snapshots", "files", "metadata"):
+            assert asked.index(figures) < asked.index(f"{figures}/{look}")
+
+
 def test_a_table_with_many_commits_is_looked_into_every_few_seconds_only(page: Page) -> None:
     """The page asks every two seconds, and a look into a table waits for the catalog and the store."""
     with shown() as lake:

@@ -282,11 +282,11 @@ def test_whom_the_health_check_names_is_shown_with_its_log(monkeypatch: pytest.M
         return Result(0, f"a line of {words[-1]}\n", "")
 
     monkeypatch.setattr(shell, "capture", capture)
-    told = str(lifecycle._failure(quick(monkeypatch, found), found, []))
-    assert "kafka, which is healthy, is named there:" in told
-    assert "a line of kafka" in told
-    assert told.count("a line of ingest") == 1
-    assert "catalog" not in told
+    message = str(lifecycle._failure(quick(monkeypatch, found), found, []))
+    assert "kafka, which is healthy, is named there:" in message
+    assert "a line of kafka" in message
+    assert message.count("a line of ingest") == 1
+    assert "catalog" not in message
     assert len(asked) == 3
 
 

@@ -45,9 +45,8 @@ function paged({ path, key, keyOf, shown, note }) {
   }
   more.addEventListener("click", () => load(next));
   again.addEventListener("click", () => load(found.length && next ? next : null));
-  load();
   // A new snapshot: only who has not read on is brought back to the first page.
-  return { node, renew: () => found.length <= PAGE && load() };
+  return { node, load, renew: () => found.length <= PAGE && load() };
 }
 
 function facts(names) {
@@ -145,6 +144,14 @@ export function tableView(name) {
   );
   let headId;
   let renewedMs = performance.now();
+  // The lists are asked for when it is known what they will show at least: a commit in between is seen below.
+  get(base)
+    .then((one) => (headId = one.snapshotId), () => {})
+    .then(() => {
+      snapshots.load();
+      files.load();
+      objects.load();
+    });
   let asking = false;
 
   async function show(lake) {
@@ -162,7 +169,6 @@ export function tableView(name) {
       write(top.values.metadata, bytes(one.metadataBytes));
       write(top.values.waiting, bytes(one.storage.waitingBytes));
       showAudit(one.audit, lake.nowMs);
-      if (headId === undefined) headId = one.snapshotId;
       // These ask the catalog and the store: not at every commit of a table that has many.
       if (headId !== one.snapshotId && performance.now() - renewedMs >= RENEW_MS) {
         headId = one.snapshotId;
@@ -238,11 +244,16 @@ function objectsOf(base) {
   const node = h("div", {}, shown, status, again);
   for (const one of shown) one.hidden = true;
 
+  let round = 0;
+
   async function load() {
+    const mine = ++round;
     let page;
     try {
       page = await get(`${base}/metadata`);
+      if (mine !== round) return;
     } catch (error) {
+      if (mine !== round) return;
       status.hidden = false;
       write(status, wrong(error));
       again.hidden = false;
@@ -269,7 +280,6 @@ function objectsOf(base) {
     for (const [term, text] of Object.entries(said)) write(values[term], text);
   }
 
-  load();
   return { node, load };
 }
 
