@@ -39,7 +39,6 @@ from tarn.ingest.batch_commit import (
 )
 
 TAG_BEFORE = "before-rollback-"
-TAG_AGE_MS_MAX = 7 * 24 * 3_600 * 1_000
 ATTEMPTS_MAX = 20
 RESENDS_MAX = 5
 PAUSE_S = 0.2
@@ -357,10 +356,8 @@ def _furthest(present: OffsetMap | None, then: OffsetMap | None) -> OffsetMap | 
 def _updates(state: TableState, snapshot_id: int) -> list[Json]:
     """Make a snapshot current, and tag the one before."""
     return [
-        {
-            **_set(f"{TAG_BEFORE}{state.head_id}", "tag", state.head_id or 0),
-            "max-ref-age-ms": TAG_AGE_MS_MAX,
-        },
+        # Without a greatest age, which would count from the snapshot's own time: it may be old already.
+        _set(f"{TAG_BEFORE}{state.head_id}", "tag", state.head_id or 0),
         _set(MAIN, "branch", snapshot_id),
     ]
 

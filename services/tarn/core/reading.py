@@ -24,7 +24,7 @@ FORMAT = 1
 FOLDER = "readers"
 """Folder below a table's location that holds the positions of its groups."""
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_KEY = re.compile(rf"warehouse/[^/]+/[^/]+/{FOLDER}/[^/]+\.json")
+_KEY = re.compile(rf"warehouse/[^/]+(?:/(?!data/|metadata/)[^/]+)+/{FOLDER}/[^/]+\.json")
 
 Place: TypeAlias = tuple[str, int]
 """Topic and partition."""

@@ -251,9 +251,10 @@ def holders(
 ) -> list[ListedManifest]:
     """The manifests that can reference a file that was live in one of the dead ones, once each.
 
-    A manifest never references a file newer than itself. Of removed snapshots, the manifests whose files are
-    all newer than the dead manifests are left out as well: beside a stream of commits that is nearly all of
-    them. What the table still has is not left out by a number that other writers have set.
+    Those of kept snapshots are all there: a file can have been added twice (a cherry-picked snapshot,
+    `add_files` of a file that was removed by mistake), so an older manifest than the dead ones may have it
+    too. Of removed snapshots only those count whose files are neither all newer nor all older: beside a
+    stream of commits nearly all are newer.
 
     Args:
         kept: the manifest lists of the table's snapshots.
@@ -262,9 +263,14 @@ def holders(
     """
     oldest = min((one.sequence_min for one in dead), default=0)
     newest = max((one.sequence for one in dead), default=0)
-    known = {one.path: one for manifests in waiting for one in manifests if one.sequence_min <= newest}
+    known = {
+        one.path: one
+        for manifests in waiting
+        for one in manifests
+        if one.sequence >= oldest and one.sequence_min <= newest
+    }
     known |= {one.path: one for manifests in kept for one in manifests}
-    return [one for one in known.values() if one.sequence >= oldest]
+    return list(known.values())
 
 
 def sampled(paths: Collection[str], most: int) -> list[str]:
@@ -306,6 +312,12 @@ def folder_of(root: str, *, bucket: str, uuid: str) -> str | None:
     return f"{folder}/" if uuid and folder.endswith(uuid) else None
 
 
+def same_name(location: str, bucket: str) -> str:
+    """The location as `s3://` if it is in the bucket: Hadoop's `s3a://` names the same object."""
+    key = _key(location, bucket)
+    return location if key is None else f"s3://{bucket}/{key}"
+
+
 def _key(location: str, bucket: str) -> str | None:
     for scheme in ("s3", "s3a", "s3n"):
         start = f"{scheme}://{bucket}/"
@@ -322,11 +334,13 @@ class Trust:
         now_ms: the store's time at the last check, in milliseconds since the epoch.
         mono_ms: the process's monotonic time then, in milliseconds.
         odd_ms: monotonic time of the last anomaly; None if there was none.
+        began_ms: monotonic time of the first look; None before.
     """
 
     now_ms: int = 0
     mono_ms: int = 0
     odd_ms: int | None = None
+    began_ms: int | None = None
 
     def look(self, *, store_ms: int, mono_ms: int, wall_ms: int) -> str | None:
         """Record the current times.
@@ -342,6 +356,8 @@ class Trust:
         jump_ms = (store_ms - mono_ms) - (self.now_ms - self.mono_ms)
         first = self.now_ms == 0
         self.now_ms, self.mono_ms = store_ms, mono_ms
+        if first:
+            self.began_ms = mono_ms
         if first and abs(store_ms - wall_ms) > CLOCKS_DIFFER_MS:
             self.odd_ms = mono_ms
             return f"the store's clock and this machine's differ by {(store_ms - wall_ms) / 1000:.0f} s"
@@ -352,9 +368,20 @@ class Trust:
 
     def passed(self, modified_ms: int, grace_ms: int) -> bool:
         """Whether an object is at least `grace_ms` old and the clock can be relied on."""
-        if self.odd_ms is not None and self.mono_ms - self.odd_ms < grace_ms:
+        return self._steady(grace_ms) and self.now_ms - modified_ms >= grace_ms
+
+    def lapsed(self, modified_ms: int, period_ms: int) -> bool:
+        """Whether what is written again within each period no longer is; it may be of a time that never was.
+
+        A clock that was ahead once leaves objects of the future behind. Whoever still writes one again does
+        so, with the time as it is, within a period from the first look on.
+        """
+        if modified_ms > self.now_ms and self.mono_ms - (self.began_ms or self.mono_ms) < period_ms:
             return False
-        return self.now_ms - modified_ms >= grace_ms
+        return self._steady(period_ms) and abs(self.now_ms - modified_ms) >= period_ms
+
+    def _steady(self, period_ms: int) -> bool:
+        return self.odd_ms is None or self.mono_ms - self.odd_ms >= period_ms
 
 
 CLOCKS_DIFFER_MS = 5 * 60_000

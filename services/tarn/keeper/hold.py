@@ -44,18 +44,22 @@ def held(store: Puts, why: str, *, tell: Callable[[str], None], renew_s: float =
     key = f"{HOLDS_PREFIX}{why}-{uuid.uuid4().hex}{HOLD_SUFFIX}"
     done = threading.Event()
 
-    def renew() -> bool:
+    def renew(said: bool = False) -> bool:
         try:
             store.put(key, why.encode())
         except TarnError as error:
-            tell(f"the reaper could not be paused: {error.message}; what it removes meanwhile may be missed")
+            if not said:
+                tell(
+                    f"the reaper could not be paused: {error.message}; what it removes meanwhile may be "
+                    "missed"
+                )
             return False
         return True
 
     def keep() -> None:
+        renewed = True
         while not done.wait(renew_s):
-            if not renew():
-                return
+            renewed = renew(said=not renewed)  # a store that was away for a moment is asked again
 
     thread = threading.Thread(target=keep, name="hold", daemon=True) if renew() else None
     if thread is not None:

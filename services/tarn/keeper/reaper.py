@@ -49,6 +49,7 @@ from tarn.core.reap import (
     key_within,
     read_candidates,
     read_full,
+    same_name,
     sampled,
 )
 from tarn.core.write_keys import FILE_PREFIX, NEEDED_MS
@@ -197,11 +198,23 @@ class Reaper:
         marks = {entry.key for entry in own if entry.key.startswith(MARKS_PREFIX)}
         pointers = self._read_pointers()
         live: dict[str, PointerValue] = {}
+        twice: set[str] = set()
         for pointer in pointers:
             if pointer.live and pointer.kind == "table":
-                live[pointer.uuid] = pointer
+                other = live.get(pointer.uuid)
+                # A rename that ended in between leaves its former name with the intent to go.
+                if other is not None and other.intent is None and pointer.intent is None:
+                    twice.add(pointer.uuid)
+                if other is None or other.intent is not None:
+                    live[pointer.uuid] = pointer
         for uuid_, pointer in live.items():
             done.tables += 1
+            if uuid_ in twice:
+                done.failed[pointer.text] = (
+                    f"another name has its uuid {uuid_} too, so nothing of either is deleted; run "
+                    "scripts/tarn fsck"
+                )
+                continue
             try:
                 if pointer.intent is None:
                     self._table(pointer, lists.get(uuid_, []), marks, done)
@@ -231,7 +244,7 @@ class Reaper:
         return any(
             entry.key.startswith(HOLDS_PREFIX)
             and entry.key.endswith(HOLD_SUFFIX)
-            and not self._trust.passed(entry.modified_ms, HOLD_MS)
+            and not self._trust.lapsed(entry.modified_ms, HOLD_MS)
             for entry in own
         )
 
@@ -407,10 +420,10 @@ class Reaper:
         waiting = Removed.all_of([*later, *others])
         if any(listed is None for listed in full.snapshots.values()):
             return
-        kept = {str(listed) for listed in full.snapshots.values()}
+        kept = self._names(str(listed) for listed in full.snapshots.values())
         back = {number for number in due.snapshots if number in full.snapshots}
-        gone = {listed for number, listed in due.snapshots.items() if number not in back}
-        still = set(waiting.snapshots.values()) - kept
+        gone = self._names(listed for number, listed in due.snapshots.items() if number not in back)
+        still = self._names(waiting.snapshots.values()) - kept
         gone -= kept | still
         of_kept = [self._listed(path, needed=True) for path in kept]
         # Neighbours share nearly everything, so a sample is enough if they are too many. Nothing reachable
@@ -418,7 +431,7 @@ class Reaper:
         of_waiting = [self._listed(path, needed=False) for path in sampled(still, WAITING_MAX)]
         dead = dead_manifests((self._listed(path, needed=False) for path in gone), [*of_kept, *of_waiting])
         files = self._dead_files(dead, of_kept, of_waiting)
-        statistics = due.statistics - full.statistics - waiting.statistics
+        statistics = self._names(due.statistics) - self._names([*full.statistics, *waiting.statistics])
         done.data += self._delete(files, full, guard)
         done.statistics += self._delete(statistics, full, guard)
         done.manifests += self._delete(dead, full, guard)
@@ -490,6 +503,7 @@ class Reaper:
 
     def _same(self, path: str, sequence: int, sequence_min: int) -> ListedManifest:
         """One shared object per manifest, as neighbouring lists have nearly the same manifests."""
+        path = same_name(path, self._bucket)
         found = self._one.get(path)
         if found is None:
             found = self._one[path] = ListedManifest(path, sequence, sequence_min)
@@ -516,7 +530,8 @@ class Reaper:
             except CorruptStateError as error:
                 log.warning("removed manifest cannot be read", path=path, reason=error.message)
                 continue
-            candidates.update((digest(entry.path), entry.path) for entry in entries)
+            names = (same_name(entry.path, self._bucket) for entry in entries)
+            candidates.update((digest(name), name) for name in names)
         if not candidates:
             return {}
         near = max(one.sequence for one in dead.values())
@@ -545,13 +560,16 @@ class Reaper:
                     raise CorruptStateError(f"the manifest {path} is missing")
                 return array("Q")
             entries = self._reader.file_entries(data, added_snapshot_id=None, trace=None)
-            known = array("Q", (digest(entry.path) for entry in entries))
+            known = array("Q", (digest(same_name(entry.path, self._bucket)) for entry in entries))
             self._live[path] = known
             self._live_count += len(known)
             while self._live_count > FILES_REMEMBERED_MAX and len(self._live) > 1:
                 self._live_count -= len(self._live.popitem(last=False)[1])
         self._live.move_to_end(path)
         return known
+
+    def _names(self, locations: Iterable[str]) -> set[str]:
+        return {same_name(location, self._bucket) for location in locations}
 
     def _delete(self, locations: Iterable[str], full: Full, guard: _Guard) -> int:
         found = (key_within(location, bucket=self._bucket, root=full.root) for location in locations)

@@ -1,14 +1,16 @@
 """`tarn restore`: restores a backup into an empty lake, or resumes an interrupted restore.
 
-Table files first; then, once the closing record has verified all of them, the content of the catalog's
-prefix: key pages and namespaces before pointers. A restore that ends earlier therefore shows no table at all.
-It writes only what is absent, and removes nothing but its own marker.
+Files that never change come first; then, once the closing record has verified all of them, the content of
+the catalog's prefix, key pages and namespaces before pointers, and the other objects that change under their
+name: declared ingestors and positions of readers. So a restore that ends earlier shows no table at all, and
+leaves nothing that another backup has in another version. It writes only what is absent, and removes nothing
+but its own marker.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -28,6 +30,7 @@ from tarn.core.object_store import (
     StoreOutcomeUnknownError,
     StoreRefusedError,
 )
+from tarn.core.reading import is_reader_key
 from tarn.keeper.archive import BackupError, Begin, End, read
 from tarn.keeper.fsck import HEALTH_PREFIX, WAREHOUSE_PREFIX, Tell
 from tarn.keeper.register import CATALOG_BYTES_MAX
@@ -108,9 +111,10 @@ def restore(
             )
         _require_empty(held, begin)
         began.append(begin)
-        if held.marker is None:
-            run.put(RESTORE_MARKER, orjson.dumps({"id": begin.id, "of": begin.at}))
-        tell(f"backup {begin.id} of {begin.at}" + (", going on" if held.marker else ""))
+        if held.marker != begin.id:
+            marker = orjson.dumps({"id": begin.id, "of": begin.at})
+            run.put(RESTORE_MARKER, marker, if_absent=held.marker is None)
+        tell(f"backup {begin.id} of {begin.at}" + (", going on" if held.marker == begin.id else ""))
 
     with ThreadPoolExecutor(max_workers=WRITERS) as pool:
         run.pool = pool
@@ -124,11 +128,29 @@ def restore(
             ) from error
         finally:
             run.abandon()
+        # The first object of the catalog makes this lake one of this backup: nothing may be in its way then.
+        for key in run.held:
+            if not key.startswith(CATALOG_PREFIX):
+                run.require_same(key, run.held[key])
         tell("all files are in place and proven; the catalog now")
-        for key in keys_to_copy(list(run.catalog)):
-            run.put_same(key, run.catalog[key])
+        for key in _in_order(run.held):
+            run.put_same(key, run.held[key])
     store.delete(RESTORE_MARKER)
     return Restored(begin=began[0], end=end, present=run.present, seconds=time.monotonic() - began_s)
+
+
+def _changes(key: str) -> bool:
+    """Whether a lake writes this object again under the same key."""
+    return key.startswith((CATALOG_PREFIX, SPECS_PREFIX)) or is_reader_key(key)
+
+
+def _in_order(held: Iterable[str]) -> list[str]:
+    """The keys in the order in which they are written: pointers last, and one of the catalog first.
+
+    With that one the lake is of this backup alone, so the others are never met in another version.
+    """
+    catalog = keys_to_copy([key for key in held if key.startswith(CATALOG_PREFIX)])
+    return [*catalog[:1], *(key for key in held if not key.startswith(CATALOG_PREFIX)), *catalog[1:]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +221,7 @@ def _some(keys: tuple[str, ...]) -> str:
 
 
 class _Run:
-    """The writing side: files as they arrive, several at a time; catalog objects are kept for the end."""
+    """The writing side: files as they arrive, several at a time; objects that change are kept for the end."""
 
     def __init__(self, store: BulkStore, tell: Tell, sleep: Callable[[float], None], began_s: float) -> None:
         self._store = store
@@ -208,11 +230,11 @@ class _Run:
         self._began_s = self._told_s = began_s
         self._waiting: list[tuple[Future[None], int]] = []
         self._in_flight = 0
-        self._catalog_bytes = 0
+        self._held_bytes = 0
         self._objects = 0
         self._bytes = 0
         self.pool: ThreadPoolExecutor
-        self.catalog: dict[str, bytes] = {}
+        self.held: dict[str, bytes] = {}
         self.present = 0
 
     def take(self, key: str, size: int, parts: Iterator[bytes]) -> None:
@@ -222,12 +244,12 @@ class _Run:
             BackupError: the key belongs to no lake, or the catalog's state is too large.
             UnavailableError: the store does not accept a write.
         """
-        if key.startswith(CATALOG_PREFIX):
-            self._catalog_bytes += size
-            if self._catalog_bytes > CATALOG_BYTES_MAX:
+        if _changes(key):
+            self._held_bytes += size
+            if self._held_bytes > CATALOG_BYTES_MAX:
                 raise BackupError(f"the catalog's state in it is larger than {CATALOG_BYTES_MAX} bytes")
-            self.catalog[key] = b"".join(parts)
-        elif not key.startswith((WAREHOUSE_PREFIX, SPECS_PREFIX)):
+            self.held[key] = b"".join(parts)
+        elif not key.startswith(WAREHOUSE_PREFIX):
             raise BackupError(f"it holds the key {key[:200]!r}, which no lake has")
         elif size <= PART_BYTES:
             self._room(size)
@@ -280,17 +302,27 @@ class _Run:
         try:
             self.put(key, data)
         except StoreRefusedError:
-            found = self._store.get(key)
-            if found is None or found.data != data:
-                raise NotEmptyError(
-                    f"{key} is there with other content: somebody else writes to this lake, or it is not the "
-                    f"one that this restore began in. Nothing of it was changed. {EMPTY_FIRST}",
-                    key=key,
-                ) from None
+            self.require_same(key, data, absent=False)
             self.present += 1
 
-    def put(self, key: str, data: bytes) -> None:
-        """Write an object if absent, with retries.
+    def require_same(self, key: str, data: bytes, *, absent: bool = True) -> None:
+        """Require that an object is identical, or absent if that may be.
+
+        Raises:
+            NotEmptyError: the key has other content.
+        """
+        found = self._store.get(key)
+        if found is None and absent:
+            return
+        if found is None or found.data != data:
+            raise NotEmptyError(
+                f"{key} is there with other content: somebody else writes to this lake, or it is not the "
+                f"one that this restore began in. Nothing of it was changed. {EMPTY_FIRST}",
+                key=key,
+            )
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = True) -> None:
+        """Write an object, with retries, by default if absent.
 
         Raises:
             StoreRefusedError: the key exists.
@@ -298,7 +330,7 @@ class _Run:
         """
         for attempt in range(1, PUT_ATTEMPTS_MAX + 1):
             try:
-                self._store.put(key, data, if_absent=True)
+                self._store.put(key, data, if_absent=if_absent)
             except (StoreOutcomeUnknownError, StoreBusyError) as error:
                 if attempt == PUT_ATTEMPTS_MAX:
                     raise UnavailableError(

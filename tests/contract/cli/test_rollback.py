@@ -477,6 +477,13 @@ def test_no_answer_at_all_is_no_yes(world: World) -> None:
     assert len(set(keys)) == 1
 
 
+def test_the_tag_of_the_former_rows_stays_however_old_they_are(world: World) -> None:
+    """Iceberg counts the greatest age of a tag from its snapshot: with one, it could be over at once."""
+    done = world.roll_back(str(world.middle), Offsets.REWIND)
+    refs = world.lake.table().metadata["refs"]
+    assert refs[f"before-rollback-{done.before}"] == {"snapshot-id": done.before, "type": "tag"}
+
+
 def test_it_gives_up_where_others_always_win(world: World) -> None:
     keys = answering(world, lambda number, send: Conflict(reason="409"))
     with pytest.raises(ConflictError, match="others committed first"):

@@ -171,6 +171,10 @@ class Writer:
         held = self._merged(list(self.manifests[self.head]), merge_at)
         return self._commit("append", [*held, self._new(dict.fromkeys(self._files(files), 0))])
 
+    def append_known(self, *paths: str) -> int:
+        """Append files that exist, as `add_files` does, and a cherry-picked snapshot."""
+        return self._commit("append", [*self.manifests[self.head], self._new(dict.fromkeys(paths, 0))])
+
     def delete(self, *paths: str) -> int:
         """Remove files: their manifests are rewritten without them, with DELETED entries, as engines do."""
         left = [self._without(held, set(paths)) for held in self.manifests[self.head]]

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import tarfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,12 +16,14 @@ import pytest
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.store import MemoryStore
+from tarn.core.catalog_objects import RESTORE_MARKER
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
 from tarn.core.naming import GRANTS_KEY, POINTERS_PREFIX, WarehouseLayout
 from tarn.core.object_store import PART_BYTES, Stored, StoreOutcomeUnknownError
 from tarn.keeper.archive import BackupError, Begin
 from tarn.keeper.backup import Done, backup
 from tarn.keeper.fsck import fsck
+from tarn.keeper.hold import held
 from tarn.keeper.reaper import Graces, Reaper
 from tarn.keeper.restore import Restored, restore
 from tarn_catalog.operations.catalog import Catalog
@@ -318,6 +321,69 @@ def test_half_a_catalog_of_another_backup_is_not_gone_on_with(world: World):
     assert check(store).findings == []
 
 
+def test_a_restore_that_failed_leaves_nothing_that_another_backup_has_otherwise(world: World):
+    """Specs and positions of readers change under their name."""
+    folder = world.metadata()[0].rpartition("/metadata/")[0]
+    spec, added = "specs/v1/ingestors/orders.json", "specs/v1/ingestors/new.json"
+    position = f"{folder}/readers/billing.json"
+    for key in (spec, position):
+        world.store.put(key, b'{"v": 1}')
+    monday, _ = take(world.bulk)
+    for key in (spec, added, position):
+        world.store.put(key, b'{"v": 2}')
+    tuesday, done = take(world.bulk, replace(BEGIN, id="b-2"))
+    damaged = bytearray(tuesday)
+    damaged[bytes(tuesday).rindex(b"metadata-location")] ^= 1
+    store = MemoryStore()
+    with pytest.raises(BackupError):
+        put(bytes(damaged), store)
+    put(monday, store)
+    assert {key: contents(store).get(key) for key in (spec, added, position)} == {
+        **dict.fromkeys((spec, position), b'{"v": 1}'),
+        added: None,
+    }
+    # Cut off while it writes them: the lake is of that backup alone by then.
+    catalog = sum(key.startswith("catalog/") for key in contents(world.store))
+    store = MemoryStore()
+    with pytest.raises(UnavailableError):
+        put_into(Full(store, done.end.objects - catalog + 2), tuesday)
+    assert added in contents(store)
+    with pytest.raises(NotEmptyError, match="a restore of the backup b-2 was cut off here"):
+        put(monday, store)
+    put(tuesday, store)
+    assert contents(store)[position] == b'{"v": 2}'
+
+
+def test_half_a_restore_of_a_former_version_is_gone_on_with_by_its_own_backup(world: World):
+    """It had written a spec; another backup does not make this lake its own before it meets that."""
+    spec = "specs/v1/ingestors/orders.json"
+    world.store.put(spec, b'{"v": 1}')
+    monday, _ = take(world.bulk)
+    world.store.put(spec, b'{"v": 2}')
+    tuesday, _ = take(world.bulk, replace(BEGIN, id="b-2"))
+    store = MemoryStore()
+    store.put(RESTORE_MARKER, json.dumps({"id": "b-1", "of": "then"}).encode())
+    store.put(spec, b'{"v": 1}')
+    with pytest.raises(NotEmptyError, match=r"orders\.json is there with other content"):
+        put(tuesday, store)
+    put(monday, store)
+    assert check(store).findings == []
+
+
+def test_a_restore_of_another_backup_is_the_one_that_is_gone_on_with(world: World):
+    first, _ = take(world.bulk)
+    second, done = take(world.bulk, replace(BEGIN, id="b-2"))
+    store = MemoryStore()
+    with pytest.raises(BackupError):
+        put(first[: len(first) // 2], store)
+    with pytest.raises(UnavailableError):
+        put_into(Full(store, done.end.objects - 1), second)
+    with pytest.raises(NotEmptyError, match="a restore of the backup b-2 was cut off here"):
+        put(first, store)
+    put(second, store)
+    assert check(store).findings == []
+
+
 def test_somebody_who_writes_meanwhile_is_noticed(world: World):
     data, _ = take(world.bulk)
     store = MemoryStore()
@@ -403,6 +469,28 @@ def test_a_store_that_takes_no_hold_is_backed_up_all_the_same(world: World):
     said: list[str] = []
     assert backup(PlainBulk(store), manifest_audit, io.BytesIO(), BEGIN, tell=said.append, sleep=quiet).whole
     assert said[0].startswith("the reaper could not be paused: the disk is full")
+
+
+def test_a_hold_that_could_not_be_renewed_once_is_renewed_again():
+    class Once(MemoryStore):
+        tries = 0
+
+        def put(self, key: str, data: bytes, **conditions: Any) -> str:
+            self.tries += 1
+            if self.tries in (2, 3):
+                raise StoreOutcomeUnknownError("the store is slow")
+            return super().put(key, data, **conditions)
+
+    store, said = Once(), list[str]()
+    with held(store, "backup", tell=said.append, renew_s=0.001):
+        deadline = time.monotonic() + 30
+        while store.tries < 6:
+            assert time.monotonic() < deadline, "nobody renews it any more"
+            time.sleep(0.001)
+    assert said == [
+        "the reaper could not be paused: the store is slow; what it removes meanwhile may be missed"
+    ]
+    assert list(store.list("")) == []
 
 
 def reaper_of(world: World) -> Reaper:

@@ -61,6 +61,71 @@ def test_an_hour_of_commits_a_second_stays_flat_in_bytes() -> None:
     assert len(lake.keys(".parquet")) == 720, "rows stay"
 
 
+def expire_all_but(table: Writer, *kept: int | None) -> None:
+    table.lake.wait(1_000)
+    table.expire(*(s["snapshot-id"] for s in table.meta()["snapshots"] if s["snapshot-id"] not in kept))
+    assert table.lake.missing() == []
+
+
+def test_a_file_that_was_added_twice_stays_while_a_tag_on_its_first_snapshot_does() -> None:
+    lake = Clocked()
+    table = lake.table()
+    table.append()
+    first = table.append()
+    path = table.live()[-1]
+    table.ref("keep", first)
+    table.delete(path)
+    for _ in range(3):
+        table.append(merge_at=99)
+    table.append_known(path)
+    table.delete(path)
+    expire_all_but(table, first, table.head)
+    settled(lake)
+    assert lake.store.get(path.removeprefix("s3://tarn/")) is not None
+    assert lake.reaper().run_once().failed == {}
+
+
+def test_a_file_that_was_added_again_stays_when_the_branch_goes_back_to_before_its_removal() -> None:
+    lake = Clocked()
+    table = lake.table()
+    table.append()
+    first = table.append()
+    path = table.live()[-1]
+    table.delete(path)
+    table.append_known(path)
+    table.ref("main", first, "branch")
+    table.manifests[table.head] = table.manifests[first]
+    expire_all_but(table, first)
+    settled(lake)
+    assert lake.store.get(path.removeprefix("s3://tarn/")) is not None
+
+
+@pytest.mark.parametrize(("removed", "kept"), [("s3", "s3a"), ("s3a", "s3"), ("s3n", "s3a")])
+def test_a_file_is_one_file_whichever_scheme_names_it(removed: str, kept: str) -> None:
+    """Hadoop's file systems list objects as s3a://, so `add_files` may write that beside Iceberg's s3://."""
+    lake = Clocked()
+    table = lake.table()
+    table.append()
+    key = table.live()[-1].removeprefix("s3://tarn/")
+    table.delete(table.live()[-1])
+    table.append_known(f"{removed}://tarn/{key}")
+    table.delete(f"{removed}://tarn/{key}")
+    table.append_known(f"{kept}://tarn/{key}")
+    head = table.head
+    lake.wait(1_000)
+    table.expire(*(s["snapshot-id"] for s in table.meta()["snapshots"] if s["snapshot-id"] != head))
+    reaper = lake.reaper()
+    for _ in range(4):
+        assert reaper.run_once().failed == {}
+        lake.wait(GRACES.files_ms + GRACES.metadata_ms)
+    assert lake.store.get(key) is not None
+    table.delete(f"{kept}://tarn/{key}")
+    table.append()
+    expire_all_but(table, table.head)
+    settled(lake, reaper)
+    assert lake.store.get(key) is None, "and goes when nothing names it any more"
+
+
 @pytest.mark.parametrize("waiting_max", [reaper_module.WAITING_MAX, 20])
 def test_a_pass_reads_what_is_new_however_much_waits(
     monkeypatch: pytest.MonkeyPatch, waiting_max: int
@@ -452,6 +517,37 @@ def test_a_hold_stops_it_until_it_is_released_or_lapses() -> None:
     lake.wait(MINUTE_MS)
     assert not reaper.run_once().held
     assert reaper.run_once().held is False
+
+
+def test_a_hold_of_a_clock_that_was_ahead_stops_it_no_longer_than_any_other() -> None:
+    lake = Clocked()
+    reaper = lake.reaper()
+    lake.now_ms += 3_600_000
+    lake.store.put(f"{HOLDS_PREFIX}backup.json", b"{}")
+    assert reaper.run_once().held
+    lake.now_ms -= 3_600_000
+    assert reaper.run_once().held, "who holds it writes it again before long"
+    lake.wait(4 * MINUTE_MS)
+    assert reaper.run_once().held
+    lake.wait(MINUTE_MS)
+    assert not reaper.run_once().held
+
+
+def test_a_hold_of_the_future_counts_for_a_reaper_that_began_after_the_clock_went_back() -> None:
+    """Who holds it may be alive, and writes it again within a minute."""
+    lake = Clocked()
+    lake.now_ms += 3_600_000
+    lake.store.put(f"{HOLDS_PREFIX}backup.json", b"{}")
+    lake.now_ms -= 3_600_000
+    reaper = lake.reaper()
+    assert reaper.run_once().held
+    lake.wait(4 * MINUTE_MS)
+    assert reaper.run_once().held
+    lake.store.put(f"{HOLDS_PREFIX}backup.json", b"{}")
+    lake.wait(MINUTE_MS)
+    assert reaper.run_once().held, "it was written again"
+    lake.wait(5 * MINUTE_MS)
+    assert not reaper.run_once().held
 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])

@@ -87,7 +87,9 @@ def test_names_that_cannot_be_keys_are_refused(name: str) -> None:
 
 def test_keys_of_positions_are_distinguished_from_files_of_tables() -> None:
     assert is_reader_key("warehouse/bronze/orders-1/readers/g.json")
+    assert is_reader_key("warehouse/eu/sales/orders-1/readers/g.json"), "a location that was asked for"
     assert not is_reader_key("warehouse/bronze/orders-1/data/readers/g.json")
+    assert not is_reader_key("warehouse/bronze/orders-1/metadata/readers/g.json")
     assert not is_reader_key("warehouse/bronze/orders-1/readers/g.parquet")
     assert not is_reader_key("warehouse/readers/g.json")
 
