@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from tarn.core.errors import InvalidError
-from tarn_catalog.metadata.schemas import FORMAT_VERSION_MAX
+from tarn_catalog.metadata.schemas import FORMAT_VERSION_MAX, Json
 from tarn_catalog.metadata.types import TableMetadata
 
 
@@ -26,6 +26,8 @@ class MetadataBuilder:
         added: ids of the snapshots that this commit added.
         was_main: ids that this commit made the current snapshot, in order.
         removed: whether this commit removed snapshots.
+        schema_ids: the schema ids by `schema_key`, and the highest; None if not yet known. The builders of a
+            commit follow each other and share the ids, to which each schema is added.
     """
 
     meta: TableMetadata
@@ -38,6 +40,7 @@ class MetadataBuilder:
     added: tuple[int, ...] = ()
     was_main: tuple[int, ...] = ()
     removed: bool = False
+    schema_ids: tuple[dict[bytes, int], int] | None = None
 
     def set(self, **values: Any) -> MetadataBuilder:
         """Return a builder with these metadata fields set (underscores in names stand for hyphens)."""
@@ -92,6 +95,24 @@ def get(update: Mapping[str, Any], name: str, kind: type) -> Any:
         what = update.get("action", "update")
         raise InvalidError(f"Cannot parse {what}: field {name} is missing or no {kind.__name__}")
     return value
+
+
+def integer(update: Mapping[str, Any], name: str, *, bits: int = 64) -> int:
+    """Return a field of an update that is an integer of at most so many bits.
+
+    Raises:
+        InvalidError: the field is missing or no such integer; readers could not parse the table.
+    """
+    value: int = get(update, name, int)
+    if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+        what = update.get("action", "update")
+        raise InvalidError(f"Cannot parse {what}: field {name} is {value}; give an integer of {bits} bits")
+    return value
+
+
+def without_nulls(part: Json) -> Json:
+    """Return a part of an update without its fields that are null: readers refuse many, and all may lack."""
+    return {name: value for name, value in part.items() if value is not None}
 
 
 def numbers(update: Mapping[str, Any], name: str) -> set[int]:

@@ -11,8 +11,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from tarn.core import transforms
 from tarn.core.errors import InvalidError
+from tarn_catalog.metadata.field_types import INT_MAX, PRIMITIVE, is_value, problem_of, value_for
 
 if TYPE_CHECKING:
     from tarn_catalog.metadata.types import TableMetadata
@@ -23,13 +26,10 @@ FORMAT_VERSION_MAX = 3
 FIRST_PARTITION_ID = 1000
 DEPTH_MAX = 64
 
-_PRIMITIVE = re.compile(
-    r"boolean|int|long|float|double|date|time|timestamp|timestamptz|timestamp_ns|timestamptz_ns|string|uuid|"
-    r"binary|variant|unknown|fixed\[\d+\]|decimal\(\s*\d+\s*,\s*\d+\s*\)|geometry(\(.*\))?|geography(\(.*\))?"
-)
 _SINCE_V3 = re.compile(r"timestamp_ns|timestamptz_ns|variant|unknown|geometry.*|geography.*")
 _TRANSFORM = re.compile(r"identity|year|month|day|hour|void|(bucket|truncate)\[(?P<width>[1-9]\d*)\]")
-WIDTH_MAX = 2_147_483_647
+WIDTH_MAX = INT_MAX
+DEFAULTS = ("initial-default", "write-default")
 
 
 def walk(schema: Json) -> Iterator[tuple[int, str, Any, Json]]:
@@ -67,7 +67,7 @@ def _walk_type(kind: Any, prefix: str, depth: int) -> Iterator[tuple[int, str, A
     if depth > DEPTH_MAX:
         raise InvalidError(f"Invalid schema: nested deeper than {DEPTH_MAX} levels; flatten it")
     if isinstance(kind, str):
-        if not _PRIMITIVE.fullmatch(kind):
+        if not PRIMITIVE.fullmatch(kind):
             raise InvalidError(f"Invalid schema: {prefix[:-1]} has the unknown type {kind!r}")
         return
     if not isinstance(kind, dict):
@@ -94,11 +94,12 @@ def check_schema(schema: Json, format_version: int) -> int:
 
     Raises:
         InvalidError: the JSON is not a valid schema, a field id is used twice, an identifier field is
-            missing, or a type or a default value requires a later format version.
+            missing or may not be one, a type or a default value requires a later format version, or
+            readers could not parse one.
     """
     by_id: dict[int, str] = {}
     problems: list[str] = []
-    for field_id, path, kind, field in walk(schema):
+    for field_id, path, kind, field in list(walk(schema)):  # valid as a whole, before a part is judged
         if field_id in by_id:
             raise InvalidError(
                 f"Invalid schema: Multiple entries with same key: {field_id}={path} and "
@@ -113,12 +114,55 @@ def check_schema(schema: Json, format_version: int) -> int:
                     f"Invalid initial default for {path}: non-null default "
                     f"({field['initial-default']}) is not supported until v3"
                 )
+        problems += _unreadable(field_id, path, kind, field)
     if problems:
         raise InvalidError(f"Invalid schema for v{format_version}:\n- " + "\n- ".join(problems))
+    identifying = set(_identifying(schema))
     for field_id in _identifiers(schema):
         if field_id not in by_id:
             raise InvalidError(f"Invalid schema: cannot add field {field_id} as an identifier: not found")
+        if field_id not in identifying:
+            raise InvalidError(
+                f"Invalid schema: cannot add field {by_id[field_id]} as an identifier: an identifier is "
+                "required, of a primitive type other than float and double, and below required structs only; "
+                "take it out of identifier-field-ids, or change the field"
+            )
     return max(by_id, default=0)
+
+
+def _unreadable(field_id: int, path: str, kind: Any, field: Json) -> Iterator[str]:
+    """Yield what makes Iceberg's readers refuse a whole table or view because of one field."""
+    if not -INT_MAX - 1 <= field_id <= INT_MAX:
+        yield f"Invalid id {field_id} of {path}: give an id of 32 bits, at most {INT_MAX}"
+    problem = problem_of(kind) if isinstance(kind, str) else None
+    if problem is not None:
+        yield f"Invalid type {kind[:200]} of {path}: {problem}"
+        return
+    declared = field["type"] is kind
+    part = path.rpartition(".")[2]
+    required = field["required"] if declared else part == "key" or field[f"{part}-required"]
+    if kind == "unknown" and required:
+        yield f"Invalid type unknown of {path}: all its values are null; make it optional"
+    for name in DEFAULTS if declared else ():
+        value = field.get(name)
+        if value is not None and not is_value(kind, value):
+            named = kind if isinstance(kind, str) else kind["type"]
+            what = f"Invalid {name} {value!r:.100} of {path} of type {named}"
+            wanted = value_for(kind)
+            yield f"{what}: {f'give {wanted}, or' if wanted else 'it has none,'} leave it out"
+
+
+def _identifying(struct: Json) -> Iterator[int]:
+    """Yield the ids of the fields that may identify a row (specification: "Identifier Field IDs")."""
+    for field in struct["fields"]:
+        kind = field["type"]
+        if not field["required"]:
+            continue
+        if isinstance(kind, str):
+            if kind not in ("float", "double", "variant"):
+                yield field["id"]
+        elif kind["type"] == "struct":
+            yield from _identifying(kind)
 
 
 def _identifiers(schema: Json) -> list[int]:
@@ -126,6 +170,19 @@ def _identifiers(schema: Json) -> list[int]:
     if not isinstance(found, list) or not all(type(field_id) is int for field_id in found):
         raise InvalidError("Invalid schema: identifier-field-ids is no list of numbers")
     return found
+
+
+def schema_key(schema: Json) -> bytes:
+    """Return what schemas have in common that `same_schema` takes for equal.
+
+    Raises:
+        InvalidError: the schema is nested too deeply to be JSON.
+    """
+    parts = [schema["fields"], sorted(schema.get("identifier-field-ids") or ())]
+    try:
+        return orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError as e:
+        raise InvalidError(f"Invalid schema: {e}; make numbers smaller, or nest less") from e
 
 
 def same_schema(a: Json, b: Json) -> bool:
@@ -164,10 +221,19 @@ def fresh_schema(schema: Json) -> tuple[Json, dict[int, int]]:
 def _fresh_struct(struct: Json, give: Callable[[int], int]) -> Json:
     ids = [give(field["id"]) for field in struct["fields"]]
     fields = [
-        {**field, "id": new_id, "type": _fresh_type(field["type"], give)}
+        {**_without_nulls(field), "id": new_id, "type": _fresh_type(field["type"], give)}
         for field, new_id in zip(struct["fields"], ids, strict=True)
     ]
     return {**struct, "fields": fields}
+
+
+def _without_nulls(field: Json) -> Json:
+    return {name: value for name, value in field.items() if value is not None or name not in DEFAULTS}
+
+
+def stored_schema(schema: Json) -> Json:
+    """Return a valid schema as it is stored: without default values that are null, which readers refuse."""
+    return _fresh_struct(schema, lambda same: same)
 
 
 def _fresh_type(kind: Any, give: Callable[[int], int]) -> Any:
@@ -195,6 +261,18 @@ def _field_sources(field: Json) -> list[int]:
     return found
 
 
+def _one_source(field: Json, what: str) -> list[int]:
+    """Return the source column of a new partition or sort field, in a list that is empty without one.
+
+    Raises:
+        InvalidError: it is no number, or there are several: no transform takes them.
+    """
+    sources = _field_sources(field)
+    if len(sources) > 1:
+        raise InvalidError(f"Invalid source-ids {sources} of {what}: give one source-id")
+    return sources
+
+
 def _fields(value: Json, what: str) -> list[Json]:
     fields = value.get("fields")
     if not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
@@ -203,7 +281,12 @@ def _fields(value: Json, what: str) -> list[Json]:
 
 
 def spec_fields(
-    spec: Json, schema: Json, *, last_id: int, new_ids: Mapping[int, int] | None = None
+    spec: Json,
+    schema: Json,
+    *,
+    last_id: int,
+    new_ids: Mapping[int, int] | None = None,
+    known: Mapping[tuple[int, str, str], int] | None = None,
 ) -> list[Json]:
     """Return the validated fields of a partition spec; fields without an id get ids above `last_id`.
 
@@ -215,6 +298,7 @@ def spec_fields(
         last_id: the last assigned partition field id.
         new_ids: if given, maps the spec's source ids to those of `schema`, and all partition field ids are
             newly assigned.
+        known: ids that a field without one gets if source id, transform (lower case) and name are equal.
 
     Raises:
         InvalidError: a source column is missing, a name is taken, or a transform is unknown or does not
@@ -233,24 +317,28 @@ def spec_fields(
             raise InvalidError(f"Cannot use partition name more than once: {name}")
         names.add(name)
         transform = _transform(transform, f"partition spec: unknown transform {transform!r} of {name}")
-        sources = _field_sources(field)
+        sources = _one_source(field, f"partition field {name}")
         if new_ids is not None:
             sources = [new_ids.get(source, -1) for source in sources]
         if not sources or (transform != "void" and any(source not in columns for source in sources)):
             raise InvalidError(f"Cannot find source column for partition field: {name}")
+        _check_reached(transform, sources, schema, columns, name)
         _check_fit(transform, sources, columns, f"partition field {name}")
         clash = by_path.get(name)
         if clash is not None and not (transform in ("identity", "void") and clash == sources[0]):
             raise InvalidError(f"Cannot create partition from name that exists in schema: {name}")
         field_id = None if new_ids is not None else field.get("field-id")
         if field_id is None:
+            field_id = (known or {}).get((sources[0], transform.lower(), name))
+        if field_id is None:
             last_id += 1
             field_id = last_id
-        if type(field_id) is not int or field_id < 0:
-            raise InvalidError(f"Invalid partition spec: field-id {field_id!r} of {name} is no number")
+        if type(field_id) is not int or not 0 <= field_id <= INT_MAX:
+            raise InvalidError(
+                f"Invalid partition spec: field-id {field_id!r} of {name} is no number from 0 to {INT_MAX}"
+            )
         last_id = max(last_id, field_id)
-        source: Json = {"source-id": sources[0]} if len(sources) == 1 else {"source-ids": sources}
-        out.append({**source, "field-id": field_id, "name": name, "transform": transform})
+        out.append({"source-id": sources[0], "field-id": field_id, "name": name, "transform": transform})
     return out
 
 
@@ -274,14 +362,20 @@ def order_fields(order: Json, schema: Json, *, new_ids: Mapping[int, int] | None
         transform = _transform(transform, f"sort order: unknown transform {transform!r}")
         if direction not in ("asc", "desc") or nulls not in ("nulls-first", "nulls-last"):
             raise InvalidError(f"Invalid sort order: direction {direction!r} or null order {nulls!r} unknown")
-        sources = _field_sources(field)
+        sources = _one_source(field, "a sort field")
         if new_ids is not None:
             sources = [new_ids.get(source, -1) for source in sources]
         if not sources or any(source not in columns for source in sources):
             raise InvalidError(f"Cannot find source column for sort field: {transform} of {sources}")
         _check_fit(transform, sources, columns, "a sort field")
-        source: Json = {"source-id": sources[0]} if len(sources) == 1 else {"source-ids": sources}
-        out.append({"transform": transform, **source, "direction": direction, "null-order": nulls})
+        out.append(
+            {
+                "transform": transform,
+                "source-id": sources[0],
+                "direction": direction,
+                "null-order": nulls,
+            }
+        )
     return out
 
 
@@ -318,6 +412,33 @@ def _check_fit(transform: str, sources: list[int], columns: Mapping[int, tuple[s
             )
 
 
+def _check_reached(
+    transform: str, sources: list[int], schema: Json, columns: Mapping[int, tuple[str, Any]], name: str
+) -> None:
+    """Require that a row has one value for each source column of a partition field.
+
+    Otherwise engines could neither read nor drop the table.
+
+    Raises:
+        InvalidError: a column is in a list or map.
+    """
+    single = set(_single(schema))
+    for source in sources:
+        if transform != "void" and source in columns and source not in single:
+            raise InvalidError(
+                f"Invalid source column {columns[source][0]} of partition field {name}: it is in a list or "
+                "map, and a row has one partition; take a column of the table, or a field of a struct"
+            )
+
+
+def _single(struct: Json) -> Iterator[int]:
+    """Yield the ids of the fields that are reached through structs only."""
+    for field in struct["fields"]:
+        yield field["id"]
+        if isinstance(field["type"], dict) and field["type"]["type"] == "struct":
+            yield from _single(field["type"])
+
+
 def check_bound(meta: TableMetadata) -> None:
     """Require that the default partition spec and sort order fit the current schema.
 
@@ -330,6 +451,7 @@ def check_bound(meta: TableMetadata) -> None:
     for field in spec["fields"]:
         if field["transform"] != "void" and not columns.keys() >= set(_field_sources(field)):
             raise InvalidError(f"Cannot find source column for partition field: {field['name']}")
+        _check_reached(field["transform"], _field_sources(field), schema, columns, field["name"])
         _check_fit(field["transform"], _field_sources(field), columns, f"partition field {field['name']}")
     order = next(o for o in meta["sort-orders"] if o["order-id"] == meta["default-sort-order-id"])
     for field in order["fields"]:

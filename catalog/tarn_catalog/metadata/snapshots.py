@@ -11,7 +11,16 @@ from dataclasses import replace
 from typing import Literal
 
 from tarn.core.errors import ConflictError, InvalidError
-from tarn_catalog.metadata.builder import MetadataBuilder, get, merged, missing_part, numbers
+from tarn_catalog.metadata.builder import (
+    MetadataBuilder,
+    get,
+    integer,
+    merged,
+    missing_part,
+    numbers,
+    without_nulls,
+)
+from tarn_catalog.metadata.field_types import INT_MAX, LONG_MAX
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.metadata.types import (
     AddSnapshotUpdate,
@@ -23,6 +32,7 @@ from tarn_catalog.metadata.types import (
 )
 
 MAIN = "main"
+NO_SNAPSHOT = -1
 StatisticsList = Literal["statistics", "partition-statistics"]
 STATISTICS: tuple[StatisticsList, ...] = ("statistics", "partition-statistics")
 
@@ -38,14 +48,16 @@ def add_snapshot(draft: MetadataBuilder, update: AddSnapshotUpdate) -> MetadataB
         ConflictError: the sequence number or `first-row-id` is behind the table's: another commit won.
     """
     meta = draft.meta
-    snapshot = get(update, "snapshot", dict)
-    snapshot_id = get(snapshot, "snapshot-id", int)
-    timestamp_ms = get(snapshot, "timestamp-ms", int)
+    snapshot = without_nulls(get(update, "snapshot", dict))
+    snapshot_id = integer(snapshot, "snapshot-id")
+    timestamp_ms = integer(snapshot, "timestamp-ms")
     _check_snapshot(snapshot, meta["format-version"])
     if (what := missing_part(meta)) is not None:
         raise InvalidError(f"Attempting to add a snapshot before a {what} is added")
     if any(known["snapshot-id"] == snapshot_id for known in meta["snapshots"]):
-        raise InvalidError(f"Snapshot already exists for id: {snapshot_id}")
+        raise InvalidError(
+            f"Snapshot already exists for id: {snapshot_id}; to publish it, send set-snapshot-ref without it"
+        )
     values: Json = {"snapshots": [*meta["snapshots"], snapshot]}
     if meta["format-version"] > 1:
         sequence, last = snapshot.get("sequence-number", 0), meta["last-sequence-number"]
@@ -69,17 +81,23 @@ def _check_snapshot(snapshot: Json, format_version: int) -> None:
     Raises:
         InvalidError: a field is missing or malformed.
     """
-    for name in ("parent-snapshot-id", "sequence-number", "schema-id"):
-        if snapshot.get(name) is not None or (name == "sequence-number" and format_version > 1):
-            get(snapshot, name, int)
-    if snapshot.get("summary") is not None or format_version > 1:
+    for name in ("parent-snapshot-id", "sequence-number", "first-row-id", "added-rows"):
+        if name in snapshot or (name == "sequence-number" and format_version > 1):
+            integer(snapshot, name)
+    if "schema-id" in snapshot:
+        integer(snapshot, "schema-id", bits=32)
+    if "key-id" in snapshot:
+        get(snapshot, "key-id", str)
+    if "summary" in snapshot or format_version > 1:
         summary = get(snapshot, "summary", dict)
         if not all(isinstance(value, str) for value in summary.values()):
             raise InvalidError("Cannot add snapshot: its summary must map names to strings")
         if summary.get("operation") not in ("append", "replace", "overwrite", "delete"):
             raise InvalidError(f"Cannot add snapshot: unknown operation {summary.get('operation')!r}")
-    if format_version > 1 or "manifests" not in snapshot:
+    if format_version > 1 or "manifests" not in snapshot or "manifest-list" in snapshot:
         get(snapshot, "manifest-list", str)
+    elif not all(isinstance(location, str) for location in get(snapshot, "manifests", list)):
+        raise InvalidError("Cannot add snapshot: its manifests must be a list of locations")
 
 
 def _next_row_id(meta: TableMetadata, snapshot: Json) -> int:
@@ -96,7 +114,13 @@ def _next_row_id(meta: TableMetadata, snapshot: Json) -> int:
         raise ConflictError(
             f"Cannot add a snapshot, first-row-id is behind table next-row-id: {first} < {following}"
         )
-    return max(int(following) + rows, first + rows)
+    after = max(int(following) + rows, first + rows)
+    if after > LONG_MAX:
+        raise InvalidError(
+            f"Cannot add a snapshot: its rows reach {after}, and row ids have 64 bits; give a first-row-id "
+            f"from {following} on"
+        )
+    return after
 
 
 _RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
@@ -112,7 +136,7 @@ def set_snapshot_ref(draft: MetadataBuilder, update: SetSnapshotRefUpdate) -> Me
     """
     meta = draft.meta
     name, kind = get(update, "ref-name", str), str(get(update, "type", str)).lower()
-    snapshot_id = get(update, "snapshot-id", int)
+    snapshot_id = integer(update, "snapshot-id")
     if kind not in ("branch", "tag"):
         raise InvalidError(f"Invalid snapshot ref type: {kind}")
     if name == MAIN and kind != "branch":
@@ -122,8 +146,11 @@ def set_snapshot_ref(draft: MetadataBuilder, update: SetSnapshotRefUpdate) -> Me
         value = update.get(field)
         if value is None:
             continue
-        if not isinstance(value, int) or value <= 0:
-            raise InvalidError(f"Invalid {field} {value!r} of ref {name}: it must be greater than 0")
+        most = INT_MAX if field == "min-snapshots-to-keep" else LONG_MAX
+        if type(value) is not int or not 0 < value <= most:
+            raise InvalidError(
+                f"Invalid {field} {value!r} of ref {name}: it must be greater than 0 and at most {most}"
+            )
         if kind == "tag" and field != "max-ref-age-ms":
             raise InvalidError(f"Tags do not support setting {field}")
         ref[field] = value
@@ -161,8 +188,21 @@ def remove_snapshot_ref(draft: MetadataBuilder, update: RemoveSnapshotRefUpdate)
         return draft
     values: Json = {"refs": {key: ref for key, ref in refs.items() if key != name}}
     if name == MAIN:
-        values["current-snapshot-id"] = None if draft.meta["format-version"] >= 3 else -1
+        values["current-snapshot-id"] = None if draft.meta["format-version"] >= 3 else NO_SNAPSHOT
     return replace(draft, meta=merged(draft.meta, values))
+
+
+def with_main(meta: TableMetadata) -> TableMetadata:
+    """Return metadata of a file with the branch `main` at the current snapshot; unchanged if it has that.
+
+    Other catalogs leave out `refs`, or write null. Specification: "Table Metadata Fields" (`refs`): main
+    points at `current-snapshot-id` even then.
+    """
+    refs, current = meta.get("refs"), meta.get("current-snapshot-id")
+    if current in (None, NO_SNAPSHOT) or MAIN in (refs or {}):
+        # A null is no map to readers of the specification's reference library.
+        return merged(meta, {"refs": {}}) if refs is None and "refs" in meta else meta
+    return merged(meta, {"refs": {**(refs or {}), MAIN: {"snapshot-id": current, "type": "branch"}}})
 
 
 def remove_snapshots(draft: MetadataBuilder, update: RemoveSnapshotsUpdate) -> MetadataBuilder:
@@ -197,22 +237,21 @@ def setter(field: str, name: StatisticsList) -> Callable[[MetadataBuilder, Json]
     """
 
     def set_file(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
-        file = get(update, field, dict)
-        snapshot_id = get(file, "snapshot-id", int)
+        file = without_nulls(get(update, field, dict))
+        snapshot_id = integer(file, "snapshot-id")
         get(file, "statistics-path", str)
-        get(file, "file-size-in-bytes", int)
+        integer(file, "file-size-in-bytes")
         if name == "statistics":
-            get(file, "file-footer-size-in-bytes", int)
-            for blob in get(file, "blob-metadata", list):
-                _check_blob(blob)
+            integer(file, "file-footer-size-in-bytes")
+            file["blob-metadata"] = [_checked_blob(blob) for blob in get(file, "blob-metadata", list)]
         others = [f for f in draft.meta.get(name) or [] if f["snapshot-id"] != snapshot_id]
         return replace(draft, meta=merged(draft.meta, {name: [*others, file]}))
 
     return set_file
 
 
-def _check_blob(blob: object) -> None:
-    """Require the fields of blob metadata ("Table Statistics").
+def _checked_blob(blob: object) -> Json:
+    """Return blob metadata with the fields that readers expect of it ("Table Statistics").
 
     Raises:
         InvalidError: a field is missing or malformed.
@@ -221,15 +260,19 @@ def _check_blob(blob: object) -> None:
         raise InvalidError(
             "Cannot parse set-statistics: blob-metadata holds something that is no JSON object"
         )
+    blob = without_nulls(blob)
     get(blob, "type", str)
-    get(blob, "snapshot-id", int)
-    get(blob, "sequence-number", int)
-    numbers(blob, "fields")
-    properties = blob.get("properties")
-    if properties is not None and not (
-        isinstance(properties, dict) and all(isinstance(value, str) for value in properties.values())
-    ):
+    integer(blob, "snapshot-id")
+    integer(blob, "sequence-number")
+    wrong = [number for number in numbers(blob, "fields") if not -INT_MAX - 1 <= number <= INT_MAX]
+    if wrong:
+        raise InvalidError(
+            f"Cannot parse set-statistics: fields of a blob holds {wrong[0]}; give ids of columns, of 32 bits"
+        )
+    properties = blob.get("properties", {})
+    if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
         raise InvalidError("Cannot parse set-statistics: properties of a blob must map names to strings")
+    return blob
 
 
 def remover(name: StatisticsList) -> Callable[[MetadataBuilder, Json], MetadataBuilder]:

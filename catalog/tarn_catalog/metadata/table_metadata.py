@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from tarn.core.errors import ConflictError, InvalidError
+from tarn.core.history import CLOCKS_DIFFER_MS
 from tarn_catalog.metadata import expiry
 from tarn_catalog.metadata.builder import MetadataBuilder, check_format_version
 from tarn_catalog.metadata.schemas import (
@@ -21,6 +22,7 @@ from tarn_catalog.metadata.schemas import (
     order_fields,
     spec_fields,
 )
+from tarn_catalog.metadata.snapshots import MAIN
 from tarn_catalog.metadata.types import (
     MetadataLogEntry,
     Snapshot,
@@ -31,6 +33,7 @@ from tarn_catalog.metadata.types import (
 from tarn_catalog.metadata.updates import RESERVED_PROPERTIES, apply, finish
 
 FORMAT_VERSION_DEFAULT = 2
+PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 PREVIOUS_VERSIONS_MAX_DEFAULT = 20
 COMPRESSION = "write.metadata.compression-codec"
 NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
@@ -68,7 +71,7 @@ def new_table(
     fields = spec_fields(spec or {"fields": []}, fresh, last_id=FIRST_PARTITION_ID - 1, new_ids=new_ids)
     sorting = order_fields(order or {"fields": []}, fresh, new_ids=new_ids)
     order_id = 1 if sorting else 0
-    expiry.check(properties)
+    check_properties(properties)
     meta: TableMetadata = {
         **empty(table_uuid=table_uuid, format_version=format_version),
         "location": location,
@@ -143,6 +146,8 @@ def commit(
         draft = apply(draft, update)
     if draft.meta is base:
         return None
+    if draft.meta["properties"] is not base["properties"]:
+        check_properties(draft.meta["properties"])
     meta = finish(expiry.trimmed(draft))
     if previous_location is not None:
         meta["metadata-log"] = _metadata_log(meta, base, previous_location)
@@ -150,11 +155,7 @@ def commit(
 
 
 def _metadata_log(meta: TableMetadata, base: TableMetadata, previous_location: str) -> list[MetadataLogEntry]:
-    text = meta["properties"].get("write.metadata.previous-versions-max", PREVIOUS_VERSIONS_MAX_DEFAULT)
-    try:
-        kept_max = max(1, int(text))
-    except ValueError as e:
-        raise InvalidError(f"Invalid write.metadata.previous-versions-max {text!r}: give a number") from e
+    kept_max = _previous_versions_max(meta["properties"])
     log = base.get("metadata-log") or []
     before_ms = log[-1]["timestamp-ms"] if log else 0
     entry: MetadataLogEntry = {
@@ -162,6 +163,29 @@ def _metadata_log(meta: TableMetadata, base: TableMetadata, previous_location: s
         "metadata-file": previous_location,
     }
     return [*log[max(0, len(log) + 1 - kept_max) :], entry]
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Require that commits can follow the properties that say how metadata is written.
+
+    Otherwise every later commit would be refused.
+
+    Raises:
+        InvalidError: a property has an invalid value.
+    """
+    expiry.check(properties)
+    is_gzipped(properties)
+    _previous_versions_max(properties)
+
+
+def _previous_versions_max(properties: Mapping[str, str]) -> int:
+    text = properties.get(PREVIOUS_VERSIONS_MAX)
+    if text is None:
+        return PREVIOUS_VERSIONS_MAX_DEFAULT
+    try:
+        return max(1, int(text))
+    except ValueError as e:
+        raise InvalidError(f"Invalid {PREVIOUS_VERSIONS_MAX} {text[:64]!r}: give a number") from e
 
 
 def is_gzipped(properties: Mapping[str, str]) -> bool:
@@ -174,7 +198,7 @@ def is_gzipped(properties: Mapping[str, str]) -> bool:
     if codec is None or codec.lower() == "none":
         return False
     if codec.lower() != "gzip":
-        raise InvalidError(f"Invalid {COMPRESSION} {codec!r}: give gzip or none")
+        raise InvalidError(f"Invalid {COMPRESSION} {codec[:64]!r}: give gzip or none")
     return True
 
 
@@ -299,7 +323,8 @@ def already_applied(updates: Sequence[TableUpdate], meta: TableMetadata) -> bool
 
     A snapshot matches if its content is equal, or if its id is an ancestor of a branch that the updates set:
     clients keep the snapshot id when they rebase, so the content may come from an earlier attempt. Return
-    False if the updates add no snapshot.
+    False if the updates add no snapshot, or make one current that is there and provably never was current, as
+    after a commit that only staged it.
     """
     added = [update.get("snapshot") for update in updates if update.get("action") == "add-snapshot"]
     wanted: dict[int, Snapshot] = {}
@@ -313,10 +338,32 @@ def already_applied(updates: Sequence[TableUpdate], meta: TableMetadata) -> bool
     if len(found) != len(wanted):
         return False
     if all(_same(wanted[i], found[i]) for i in wanted):
-        return True
+        mains = [u.get("snapshot-id") for u in updates if _sets_main(u)]
+        return not mains or mains[-1] not in found or not _was_never_main(found[mains[-1]], meta)
     moved = {u.get("ref-name") for u in updates if u.get("action") == "set-snapshot-ref"}
     heads = [ref["snapshot-id"] for name, ref in (meta.get("refs") or {}).items() if name in moved]
     return set(wanted) <= _ancestors(heads, meta)
+
+
+def _sets_main(update: TableUpdate) -> bool:
+    return update.get("action") == "set-snapshot-ref" and update.get("ref-name") == MAIN
+
+
+def _was_never_main(snapshot: Snapshot, meta: TableMetadata) -> bool:
+    """Return whether a snapshot of the table provably was never its current one.
+
+    Expiry cuts the snapshot log from its start, so the log proves it only for what is younger than its first
+    entry; and an empty log only if no snapshot was ever removed.
+    """
+    refs, log = meta.get("refs") or {}, meta.get("snapshot-log") or []
+    number = snapshot["snapshot-id"]
+    heads = [refs[MAIN]["snapshot-id"]] if MAIN in refs else []
+    if number in _ancestors(heads, meta) or any(entry["snapshot-id"] == number for entry in log):
+        return False
+    if log:
+        return snapshot["timestamp-ms"] > log[0]["timestamp-ms"] + CLOCKS_DIFFER_MS
+    added = meta.get("last-sequence-number")
+    return not heads and added is not None and added <= len(meta["snapshots"])
 
 
 def _ancestors(heads: Sequence[int], meta: TableMetadata) -> set[int]:

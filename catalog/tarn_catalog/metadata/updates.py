@@ -8,21 +8,24 @@ Metadata Fields", "Schema Evolution", "Partition Evolution", "Sorting", "Encrypt
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 from uuid import UUID
 
 from tarn.core.errors import ConflictError, InvalidError
-from tarn_catalog.metadata.builder import MetadataBuilder, get, missing_part, numbers
+from tarn_catalog.metadata.builder import MetadataBuilder, get, missing_part, numbers, without_nulls
 from tarn_catalog.metadata.schemas import (
+    FIRST_PARTITION_ID,
     FORMAT_VERSION_MAX,
     Json,
     check_bound,
     check_schema,
     order_fields,
-    same_schema,
+    schema_key,
     spec_fields,
+    stored_schema,
 )
 from tarn_catalog.metadata.snapshots import (
     add_snapshot,
@@ -116,18 +119,28 @@ def _add_schema(draft: MetadataBuilder, update: AddSchemaUpdate) -> MetadataBuil
     meta = draft.meta
     schema = get(update, "schema", dict)
     highest = check_schema(schema, meta["format-version"])
+    schema = stored_schema(schema)
     last_column_id = max(meta["last-column-id"], highest)
-    for known in meta["schemas"]:
-        if same_schema(known, schema):
-            same = replace(draft, last_schema=known["schema-id"])
-            return (
-                same if last_column_id == meta["last-column-id"] else same.set(last_column_id=last_column_id)
-            )
-    schema_id = max((s["schema-id"] for s in meta["schemas"]), default=-1) + 1
+    # A commit may add thousands: they are not compared one by one.
+    known, highest_id = draft.schema_ids or _schema_ids(meta)
+    key = schema_key(schema)
+    if key in known:
+        same = replace(draft, last_schema=known[key], schema_ids=(known, highest_id))
+        return same if last_column_id == meta["last-column-id"] else same.set(last_column_id=last_column_id)
+    schema_id = highest_id + 1
     added = {**schema, "schema-id": schema_id}
-    return replace(draft, last_schema=schema_id).set(
+    known[key] = schema_id
+    ids = (known, schema_id)
+    return replace(draft, last_schema=schema_id, schema_ids=ids).set(
         schemas=[*meta["schemas"], added], last_column_id=last_column_id
     )
+
+
+def _schema_ids(meta: TableMetadata) -> tuple[dict[bytes, int], int]:
+    ids: dict[bytes, int] = {}
+    for schema in meta["schemas"]:
+        ids.setdefault(schema_key(schema), schema["schema-id"])
+    return ids, max((schema["schema-id"] for schema in meta["schemas"]), default=-1)
 
 
 def _chosen(draft: MetadataBuilder, wanted: int, last: int | None, ids: set[int], what: str) -> int:
@@ -172,15 +185,26 @@ def _current_schema(meta: TableMetadata) -> Json:
 
 def _shape(fields: list[Json]) -> list[tuple[Any, ...]]:
     return [
-        (str(f.get("source-id", f.get("source-ids"))), f["name"], f["transform"], f["field-id"])
+        (str(f.get("source-id", f.get("source-ids"))), f["name"], f["transform"], f.get("field-id"))
         for f in fields
     ]
 
 
 def _add_spec(draft: MetadataBuilder, update: AddPartitionSpecUpdate) -> MetadataBuilder:
-    """Apply `AddPartitionSpecUpdate`; an equal spec is reused."""
+    """Apply `AddPartitionSpecUpdate`; an equal spec is reused, and so is the id of an equal field."""
     meta = draft.meta
-    fields = spec_fields(get(update, "spec", dict), _current_schema(meta), last_id=meta["last-partition-id"])
+    spec, schema = get(update, "spec", dict), _current_schema(meta)
+    if meta["format-version"] == 1:
+        # Ids of v1 follow from the position.
+        fields = spec_fields(spec, schema, last_id=FIRST_PARTITION_ID - 1)
+    else:
+        known_ids = {
+            (f["source-id"], f["transform"].lower(), f["name"]): f["field-id"]
+            for known in reversed(meta["partition-specs"])
+            for f in known["fields"]
+            if "source-id" in f and "field-id" in f
+        }
+        fields = spec_fields(spec, schema, last_id=meta["last-partition-id"], known=known_ids)
     last_id = max([meta["last-partition-id"], *(f["field-id"] for f in fields)])
     for known in meta["partition-specs"]:
         if _shape(known["fields"]) == _shape(fields):
@@ -249,7 +273,8 @@ def _remove_properties(draft: MetadataBuilder, update: RemovePropertiesUpdate) -
     gone = update.get("removals", update.get("removed"))
     if not isinstance(gone, list) or not all(isinstance(name, str) for name in gone):
         raise InvalidError("Cannot parse remove-properties: field removals must be a list of names")
-    properties = {key: value for key, value in draft.meta["properties"].items() if key not in gone}
+    names = frozenset(gone)
+    properties = {key: value for key, value in draft.meta["properties"].items() if key not in names}
     return draft if properties == draft.meta["properties"] else draft.set(properties=properties)
 
 
@@ -268,17 +293,41 @@ def _remove_schemas(draft: MetadataBuilder, update: RemoveSchemasUpdate) -> Meta
     if draft.meta["current-schema-id"] in gone:
         raise InvalidError("Cannot remove the current schema")
     kept = [s for s in draft.meta["schemas"] if s["schema-id"] not in gone]
-    return draft if len(kept) == len(draft.meta["schemas"]) else draft.set(schemas=kept)
+    if len(kept) == len(draft.meta["schemas"]):
+        return draft
+    return replace(draft, schema_ids=None).set(schemas=kept)
 
 
 def _add_encryption_key(draft: MetadataBuilder, update: AddEncryptionKeyUpdate) -> MetadataBuilder:
     """Apply `AddEncryptionKeyUpdate` (format v3; table specification: "Encryption Keys")."""
-    key = get(update, "encryption-key", dict)
+    key = without_nulls(get(update, "encryption-key", dict))
     key_id = get(key, "key-id", str)
+    _check_encryption_key(key)
     if draft.meta["format-version"] < 3:
         raise InvalidError(f"Cannot add encryption keys to a v{draft.meta['format-version']} table: needs v3")
     others = [k for k in draft.meta.get("encryption-keys") or [] if k["key-id"] != key_id]
     return draft.set(encryption_keys=[*others, key])
+
+
+def _check_encryption_key(key: Json) -> None:
+    """Require the fields that readers expect of an encryption key.
+
+    Raises:
+        InvalidError: a field is missing or malformed.
+    """
+    try:
+        b64decode(get(key, "encrypted-key-metadata", str), validate=True)
+    except ValueError as e:
+        raise InvalidError(
+            f"Cannot add encryption key {key['key-id']}: its encrypted-key-metadata is no base64 ({e})"
+        ) from e
+    if "encrypted-by-id" in key:
+        get(key, "encrypted-by-id", str)
+    properties = key.get("properties", {})
+    if not isinstance(properties, dict) or not all(isinstance(value, str) for value in properties.values()):
+        raise InvalidError(
+            f"Cannot add encryption key {key['key-id']}: its properties must map names to strings"
+        )
 
 
 def _remove_encryption_key(draft: MetadataBuilder, update: RemoveEncryptionKeyUpdate) -> MetadataBuilder:

@@ -6,18 +6,25 @@ REST specification: `RegisterTableRequest`; Iceberg table specification: "Table 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import cast
 from uuid import UUID
+
+import orjson
 
 from tarn.core import metadata_json
 from tarn.core.errors import InvalidError, InvalidLocationError
 from tarn.core.naming import WarehouseLayout, check_path_properties
+from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.builder import check_format_version
-from tarn_catalog.metadata.schemas import check_bound, check_schema
+from tarn_catalog.metadata.field_types import INT_MAX, LONG_MAX
+from tarn_catalog.metadata.schemas import Json, check_bound, check_schema
+from tarn_catalog.metadata.snapshots import MAIN, with_main
 from tarn_catalog.metadata.types import TableMetadata
 
 SUFFIX = ".metadata.json"
 _FIELDS: tuple[tuple[str, type], ...] = (
+    ("format-version", int),
     ("location", str),
     ("last-updated-ms", int),
     ("last-column-id", int),
@@ -30,6 +37,35 @@ _FIELDS: tuple[tuple[str, type], ...] = (
     ("default-sort-order-id", int),
     ("properties", dict),
     ("snapshots", list),
+)
+_SINCE: tuple[tuple[str, int], ...] = (("last-sequence-number", 2), ("next-row-id", 3))
+_LONGS = frozenset({"last-updated-ms", "last-sequence-number", "next-row-id"})
+# Of the entries of a list: fields that each has, and fields that one may lack.
+_ENTRIES: tuple[tuple[str, Mapping[str, type], Mapping[str, type]], ...] = (
+    ("schemas", {"schema-id": int}, {}),
+    ("partition-specs", {"spec-id": int, "fields": list}, {}),
+    ("sort-orders", {"order-id": int, "fields": list}, {}),
+    (
+        "snapshots",
+        {"snapshot-id": int, "timestamp-ms": int},
+        {
+            "parent-snapshot-id": int,
+            "sequence-number": int,
+            "schema-id": int,
+            "manifest-list": str,
+            "manifests": list,
+            "summary": dict,
+        },
+    ),
+    ("snapshot-log", {"timestamp-ms": int, "snapshot-id": int}, {}),
+    ("metadata-log", {"timestamp-ms": int, "metadata-file": str}, {}),
+    ("statistics", {"snapshot-id": int}, {}),
+    ("partition-statistics", {"snapshot-id": int}, {}),
+    ("encryption-keys", {"key-id": str}, {}),
+)
+_PARTS: tuple[tuple[str, Mapping[str, type]], ...] = (
+    ("partition-specs", {"name": str, "transform": str}),
+    ("sort-orders", {"transform": str, "direction": str, "null-order": str}),
 )
 
 
@@ -71,15 +107,16 @@ def check_metadata(raw: bytes, location: str, roots: WarehouseLayout) -> TableMe
     if not isinstance(meta, dict):
         raise _bad(location, "it is no JSON object")
     try:
-        format_version = check_format_version(meta.get("format-version"))
         uuid = str(UUID(meta["table-uuid"]))
     except (KeyError, ValueError, TypeError, AttributeError) as e:
         raise _bad(location, "its table-uuid is missing or no UUID") from e
     if uuid != meta["table-uuid"]:
         raise _bad(location, "its table-uuid is not written in lower case with hyphens")
     for field, kind in _FIELDS:
-        if not isinstance(meta.get(field), kind):
+        if not _is(meta.get(field), kind, long=field in _LONGS):
             raise _bad(location, f"its field {field} is missing or no {kind.__name__}")
+    format_version = check_format_version(meta["format-version"])
+    _check_forms(meta, format_version, location)
     roots.check_table(meta["location"], uuid)
     if not location.startswith(f"{meta['location']}/metadata/"):
         raise InvalidLocationError(
@@ -89,10 +126,62 @@ def check_metadata(raw: bytes, location: str, roots: WarehouseLayout) -> TableMe
         )
     check_path_properties(meta["properties"], meta["location"])
     try:
+        table_metadata.check_properties(meta["properties"])
+    except InvalidError as e:
+        raise InvalidError(
+            f"Cannot register {location}: {e.message}; every later commit would be refused: correct it in a "
+            "copy of the file beside it, and register that",
+            location=location,
+        ) from e
+    try:
         _check_parts(cast("TableMetadata", meta), format_version, location)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise _bad(location, f"a part of it cannot be read ({e!r})") from e
     return cast("TableMetadata", meta)
+
+
+def _check_forms(meta: Json, format_version: int, location: str) -> None:
+    """Require the fields that commits and readers use to have the types of the specification.
+
+    Raises:
+        InvalidError: a field has another type, or is missing.
+    """
+    for field, version in _SINCE:
+        if format_version >= version and not _is(meta.get(field), int):
+            raise _bad(location, f"its field {field} is missing or no int, and its format v{format_version}")
+    for name, value in meta["properties"].items():
+        if not isinstance(value, str):
+            raise _bad(location, f"its property {name} is {value!r:.100}, no text")
+    for name, needed, others in _ENTRIES:
+        entries = meta.get(name)
+        if not isinstance(entries, list | None):
+            raise _bad(location, f"its field {name} is no list")
+        for entry in entries or ():
+            if not isinstance(entry, dict):
+                raise _bad(location, f"its {name} hold {entry!r:.100}, no object")
+            for field, kind in needed.items():
+                if not _is(entry.get(field), kind):
+                    raise _bad(location, f"{field} of one of its {name} is missing or no {kind.__name__}")
+            for field, kind in others.items():
+                if entry.get(field) is not None and not _is(entry[field], kind):
+                    raise _bad(location, f"{field} of one of its {name} is no {kind.__name__}")
+    for name, needed in _PARTS:
+        for part in (part for entry in meta[name] for part in entry["fields"]):
+            if not isinstance(part, dict) or not all(_is(part.get(field), needed[field]) for field in needed):
+                raise _bad(location, f"a field of one of its {name} lacks one of {', '.join(needed)}")
+            if not _is(part.get("source-id"), int) and not _is(part.get("source-ids"), list):
+                raise _bad(location, f"a field of one of its {name} has no source-id")
+    try:
+        orjson.dumps(meta)
+    except orjson.JSONEncodeError as e:
+        raise _bad(location, f"the next file could not be written ({e})") from e
+
+
+def _is(value: object, kind: type, *, long: bool = True) -> bool:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        return False
+    most = LONG_MAX if long else INT_MAX
+    return not isinstance(value, int) or -most - 1 <= value <= most
 
 
 def _check_parts(meta: TableMetadata, format_version: int, location: str) -> None:
@@ -110,6 +199,8 @@ def _check_parts(meta: TableMetadata, format_version: int, location: str) -> Non
             raise _bad(location, f"its {field} {chosen} is not among its {name}")
     check_bound(meta)
     known = {snapshot["snapshot-id"] for snapshot in meta["snapshots"]}
+    if len(known) < len(meta["snapshots"]):
+        raise _bad(location, "two of its snapshots have the same snapshot-id")
     for snapshot in meta["snapshots"]:
         named = snapshot.get("manifest-list")
         if named is not None and not _plain(named).startswith(f"{_plain(meta['location'])}/"):
@@ -117,11 +208,19 @@ def _check_parts(meta: TableMetadata, format_version: int, location: str) -> Non
     current = meta.get("current-snapshot-id")
     if current not in (None, -1) and current not in known:
         raise _bad(location, f"its current snapshot {current} is not among its snapshots")
-    for name, ref in (meta.get("refs") or {}).items():
+    refs = with_main(meta).get("refs") or {}
+    for name, ref in refs.items():
+        if ref["type"] not in ("branch", "tag"):
+            raise _bad(location, f"its ref {name} is of type {ref['type']!r}, neither branch nor tag")
         if ref["snapshot-id"] not in known:
             raise _bad(
                 location, f"its {ref['type']} {name} points at snapshot {ref['snapshot-id']}, which is gone"
             )
+    main = refs.get(MAIN)
+    if main is not None and main["snapshot-id"] != current:
+        raise _bad(
+            location, f"its branch main is at {main['snapshot-id']}, its current-snapshot-id is {current}"
+        )
 
 
 def _plain(location: str) -> str:

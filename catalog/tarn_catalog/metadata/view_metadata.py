@@ -16,14 +16,15 @@ from tarn.core import metadata_json
 from tarn.core.errors import ConflictError, InvalidError, InvalidLocationError
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.metadata.builder import get
-from tarn_catalog.metadata.schemas import FORMAT_VERSION_MAX, Json, check_schema, same_schema
+from tarn_catalog.metadata.field_types import INT_MAX, LONG_MAX
+from tarn_catalog.metadata.schemas import FORMAT_VERSION_MAX, Json, check_schema, same_schema, stored_schema
 from tarn_catalog.metadata.types import ViewMetadata, ViewVersion
 from tarn_catalog.metadata.view_location import check_paths, where_asked
 
 FORMAT_VERSION = 1
 LAST_ADDED = -1
-ID_MAX = 2**31 - 1  # Java's int
-TIME_MAX = 2**63 - 1
+ID_MAX = INT_MAX  # Java's int
+TIME_MAX = LONG_MAX
 VERSIONS_KEPT = "version.history.num-entries"
 VERSIONS_KEPT_DEFAULT = 10
 DIALECTS_MAY_GO = "replace.drop-dialect.allowed"
@@ -186,7 +187,8 @@ def _remove_properties(draft: _Draft, update: Json) -> _Draft:
     gone = update.get("removals", update.get("removed"))
     if not isinstance(gone, list) or not all(isinstance(name, str) for name in gone):
         raise InvalidError("Cannot parse remove-properties: field removals must be a list of names")
-    kept = {name: value for name, value in draft.meta["properties"].items() if name not in gone}
+    names = frozenset(gone)
+    kept = {name: value for name, value in draft.meta["properties"].items() if name not in names}
     return draft.with_meta(properties=kept)
 
 
@@ -194,12 +196,13 @@ def _add_schema(draft: _Draft, update: Json) -> _Draft:
     """Apply `AddSchemaUpdate`: equal schemas share an id, a new one gets the next."""
     schema = get(update, "schema", dict)
     check_schema(schema, FORMAT_VERSION_MAX)
+    schema = stored_schema(schema)
     schemas = draft.meta["schemas"]
     for known in schemas:
         if same_schema(known, schema):
             return replace(draft, schema=known["schema-id"])
     number = max((known["schema-id"] + 1 for known in schemas), default=0)
-    added = {**schema, "type": "struct", "schema-id": number}
+    added = {**schema, "schema-id": number}
     return replace(draft.with_meta(schemas=[*schemas, added]), schema=number)
 
 
@@ -306,13 +309,11 @@ def _finish(draft: _Draft, base: ViewMetadata | None) -> ViewMetadata:
     """Return the metadata to store: old versions expired, no dialect lost, all parts consistent."""
     meta = draft.meta
     check_paths(meta["properties"], meta["location"])
-    kept = meta["properties"].get(VERSIONS_KEPT, str(VERSIONS_KEPT_DEFAULT))
-    if not (kept.isascii() and kept.isdigit() and len(kept) < 10 and int(kept) > 0):
-        raise InvalidError(f"{VERSIONS_KEPT} must be positive but was {kept}")
+    kept = _versions_kept(meta["properties"])
     if base is not None:
         _check_dialects(base, meta)
     current = meta["current-version-id"]
-    count = max(int(kept), len(draft.added | {current}))
+    count = max(kept, len(draft.added | {current}))
     if len(meta["versions"]) <= count:
         return meta
     newest = sorted(one["version-id"] for one in meta["versions"] if one["version-id"] != current)
@@ -322,6 +323,13 @@ def _finish(draft: _Draft, base: ViewMetadata | None) -> ViewMetadata:
     first = next((n + 1 for n in reversed(range(len(log))) if log[n]["version-id"] not in ids), 0)
     versions = [one for one in meta["versions"] if one["version-id"] in ids]
     return draft.with_meta(versions=versions, version_log=log[first:]).meta
+
+
+def _versions_kept(properties: Mapping[str, str]) -> int:
+    kept = properties.get(VERSIONS_KEPT, str(VERSIONS_KEPT_DEFAULT))
+    if not (kept.isascii() and kept.isdigit() and len(kept) < 10 and int(kept) > 0):
+        raise InvalidError(f"{VERSIONS_KEPT} must be positive but was {kept[:64]}")
+    return int(kept)
 
 
 def _check_dialects(base: ViewMetadata, meta: ViewMetadata) -> None:
@@ -385,6 +393,10 @@ def check_file(raw: bytes, location: str, roots: WarehouseLayout) -> ViewMetadat
         properties = meta.get("properties") or {}
         if not all(isinstance(value, str) for value in properties.values()):
             raise _bad(location, "its properties do not map names to strings")
+        try:
+            _versions_kept(properties)
+        except InvalidError as e:
+            raise _bad(location, f"{e.message}, and every later change would be refused") from e
         roots.check_table(meta["location"], view_uuid)
         check_paths(properties, meta["location"])
     except (KeyError, TypeError, ValueError, AttributeError) as e:

@@ -14,6 +14,7 @@ from typing import cast
 from tarn.core import metadata_json
 from tarn.core.errors import OutcomeUnknownError, TarnError
 from tarn_catalog.metadata import expiry, table_metadata
+from tarn_catalog.metadata.snapshots import with_main
 from tarn_catalog.metadata.types import TableMetadata, TableUpdate
 from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.state.context import CatalogContext, Metadata
@@ -75,4 +76,4 @@ def _earlier(core: CatalogContext, meta: TableMetadata) -> TableMetadata | None:
         return None
     if not isinstance(found, dict) or found.get("table-uuid") != meta["table-uuid"]:
         return None
-    return cast("TableMetadata", found)
+    return with_main(cast("TableMetadata", found))

@@ -20,12 +20,14 @@ from tarn_catalog.operations.identifiers import (
     check_locations,
     created_meanwhile,
     is_create,
+    last_of,
     placed,
     pointer_change,
     staged,
 )
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.tables import Tables
+from tarn_catalog.operations.uuids import Chosen
 from tarn_catalog.state.context import IdempotencyKey, Metadata, Versioned, lost
 from tarn_catalog.state.parallel import WORKERS_MAX, in_parallel
 from tarn_catalog.state.pointer import Pointer
@@ -56,12 +58,14 @@ class _Made:
 
     Attributes:
         first: the first metadata of new tables.
+        before: the pointers of their names before they had them.
         next: the location of the metadata that was built on, and what was built: itself if nothing changed.
         late: tables whose pointers are taken and still to be judged: the change, the pointer that was taken,
             and the location of its next metadata.
     """
 
     first: dict[str, Metadata] = field(default_factory=dict)
+    before: dict[str, Versioned[Pointer] | None] = field(default_factory=dict)
     next: dict[str, tuple[str, Metadata]] = field(default_factory=dict)
     late: dict[str, tuple[Change, Versioned[Pointer], str]] = field(default_factory=dict)
 
@@ -92,7 +96,8 @@ class MultiTableCommit:
                 f"Cannot commit {len(changes)} tables at once: give at least 1 and at most {TABLES_MAX}"
             )
         names = [change.slot.text for change in changes]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        places = [change.slot.key for change in changes]
+        twice = sorted({change.slot.text for change in changes if places.count(change.slot.key) > 1})
         if twice:
             raise InvalidError(f"Cannot commit: {', '.join(twice)} named twice; put its updates together")
         made = _Made()
@@ -103,6 +108,8 @@ class MultiTableCommit:
             held = dict(zip(keys, read, strict=True))
             if self._done(changes, held, repeat):
                 return
+
+            self._check_chosen(changes, held, made)
 
             def part(
                 change: Change, held: Mapping[str, Versioned[Pointer] | None] = held
@@ -124,16 +131,53 @@ class MultiTableCommit:
         held: Mapping[str, Versioned[Pointer] | None],
         repeat: IdempotencyKey | None,
     ) -> bool:
-        """Return whether this request was already carried out; one table's history decides for all."""
+        """Return whether this request was already carried out, also if a table was renamed since.
+
+        One table's history decides for all.
+
+        Raises:
+            OutcomeUnknownError: it was carried out in a table that was renamed since, and is not to be found
+                in all the others.
+        """
         if any(one is not None and self._core.repeated(one.value.memory, repeat) for one in held.values()):
             return True
+        moved = None
+        missing = False
         for change in changes:
             one = held[change.slot.key]
-            if one is None or not one.value.live or one.value.kind != change.slot.kind:
-                return False
-            if not table_metadata.already_applied(change.updates, self._tables.current(one).parsed):
-                return False
-        return True
+            if one is not None and one.value.live and one.value.kind == change.slot.kind:
+                found = table_metadata.already_applied(change.updates, self._tables.current(one).parsed)
+            else:
+                found = self._tables.moved(change.slot, one, change.updates, repeat) is not None
+                moved = change.slot if found else moved
+            missing = missing or not found
+        if moved is not None and missing:
+            raise OutcomeUnknownError(
+                f"The change of {moved.text}, which has another name now, was carried out before, and not "
+                "all of this commit is to be found; look for your rows in all its tables, and delete nothing",
+                table=moved.text,
+            )
+        return not missing
+
+    def _check_chosen(
+        self, changes: Sequence[Change], held: Mapping[str, Versioned[Pointer] | None], made: _Made
+    ) -> None:
+        """Require that the uuids of new tables, which the client sends, are unused and differ.
+
+        Before anything is written at their locations; looked for again once the pointers are taken.
+        """
+        chosen: list[Chosen] = []
+        for change in changes:
+            before = held[change.slot.key]
+            if is_create(change.requirements) and not (before is not None and before.value.live):
+                table_uuid = str(last_of(change.updates, "assign-uuid", "uuid")).lower()
+                chosen.append(Chosen(slot=change.slot, table_uuid=table_uuid, held=before))
+        uuids = [one.table_uuid for one in chosen]
+        if len(set(uuids)) < len(uuids):
+            raise InvalidError(
+                f"Cannot commit: new tables have one uuid, {max(uuids, key=uuids.count)}; stage each create"
+            )
+        self._tables.uuids.check_unused([one for one in chosen if one.slot.key not in made.first])
 
     def _part(
         self,
@@ -156,7 +200,8 @@ class MultiTableCommit:
                 fresh = staged(
                     change.requirements, change.updates, roots=self._core.roots, now_ms=self._core.now_ms()
                 )
-                made.first[slot.key] = self._tables.write_first(slot, fresh["table-uuid"], fresh)
+                made.first[slot.key] = self._tables.write_first(slot, fresh["table-uuid"], fresh, chosen=True)
+            made.before[slot.key] = held
             stored = made.first[slot.key]
             then = placed(slot, stored.parsed["table-uuid"], stored.location)
             return replace(pointer_change(slot, held, then), again=again)
@@ -216,6 +261,7 @@ class MultiTableCommit:
             if held is not None and held.value.live:
                 raise created_meanwhile(slot)
             stored = made.first[slot.key]
+            made.before[slot.key] = held
             return pointer_change(slot, held, placed(slot, stored.parsed["table-uuid"], stored.location))
         held = self._tables.there(slot, held)
         assert held.value.metadata is not None, slot
@@ -240,6 +286,16 @@ class MultiTableCommit:
             if change.slot.key in made.first:
                 renew()
                 self._tables.confirm_new(change.slot, made.first[change.slot.key].parsed["table-uuid"])
+        chosen = [
+            Chosen(
+                slot=change.slot,
+                table_uuid=made.first[change.slot.key].parsed["table-uuid"],
+                held=made.before[change.slot.key],
+            )
+            for change in changes
+            if change.slot.key in made.first
+        ]
+        self._tables.uuids.check_unused(chosen)
 
         def write(key: str) -> None:
             change, held, location = made.late[key]

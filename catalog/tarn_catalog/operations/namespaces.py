@@ -24,6 +24,7 @@ from tarn.core.naming import (
     name_of_pointer_key,
     namespace_key,
     namespace_of_key,
+    pointer_key,
     pointers_prefix,
 )
 from tarn.core.object_store import Listed
@@ -334,6 +335,7 @@ class Namespaces:
 
         Raises:
             NoSuchNamespaceError: the parent does not exist.
+            InvalidError: the token is not one of a page.
         """
         if parent:
             self._there(parent)
@@ -346,7 +348,8 @@ class Namespaces:
         def wanted(listed: Listed, entry: _Entry) -> bool:
             return shown is None or shown(namespace_of_key(listed.key), *entry)
 
-        found, last = self._live("namespace", self._below(parent, token or None), page_size, read, wanted)
+        after = _after(token, lambda key: namespace_key(namespace_of_key(key)))
+        found, last = self._live("namespace", self._below(parent, after), page_size, read, wanted)
         return Page(names=[namespace_of_key(key) for key in found], next_token=last)
 
     def list_tables(
@@ -369,6 +372,7 @@ class Namespaces:
 
         Raises:
             NoSuchNamespaceError: the namespace does not exist.
+            InvalidError: the token is not one of a page.
         """
         self._there(levels)
 
@@ -383,7 +387,8 @@ class Namespaces:
         def wanted(listed: Listed, entry: _Entry) -> bool:
             return shown is None or shown((*levels, name_of_pointer_key(listed.key)), *entry)
 
-        listing = self._core.store.list(pointers_prefix(levels), after=token or None)
+        after = _after(token, lambda key: pointer_key(levels, name_of_pointer_key(key)))
+        listing = self._core.store.list(pointers_prefix(levels), after=after)
         found, last = self._live(kind, listing, page_size, read, wanted)
         return Page(names=[(*levels, name_of_pointer_key(key)) for key in found], next_token=last)
 
@@ -519,3 +524,27 @@ def _meant(levels: Levels, held: Versioned[Namespace], uuid: str | None) -> Vers
 def _missing(levels: Levels) -> NoSuchNamespaceError:
     name = ".".join(levels)
     return NoSuchNamespaceError(f"Namespace does not exist: {name}", namespace=name)
+
+
+def _after(token: str | None, again: Callable[[str], str]) -> str | None:
+    """Return the key that a page token names, None for the first page; stores take nothing that is no key.
+
+    Args:
+        token: the page token, empty or None for the first page.
+        again: makes the key again from the name in it.
+
+    Raises:
+        InvalidError: the token is not the key of a name in the listing.
+    """
+    if not token:
+        return None
+    try:
+        good = again(token) == token
+    except InvalidError:
+        good = False
+    if not good:
+        raise InvalidError(
+            f"Invalid pageToken {token[:200]!r}: give the next-page-token of the previous page of this "
+            "listing, or none for the first page"
+        )
+    return token

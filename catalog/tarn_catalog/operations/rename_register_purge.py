@@ -6,18 +6,16 @@ table two names, and none can give a name to a table whose files are marked for 
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidLocationError
-from tarn.core.naming import POINTERS_PREFIX, claim_key
+from tarn.core.naming import claim_key
 from tarn_catalog.metadata import validate_file, view_metadata
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed, pointer_change, taken
-from tarn_catalog.operations.namespaces import LIST_READERS
 from tarn_catalog.operations.tables import Tables
 from tarn_catalog.state.claim import Claim
-from tarn_catalog.state.context import MEMO_BYTES, IdempotencyKey, Metadata, Versioned, lost
+from tarn_catalog.state.context import IdempotencyKey, Metadata, Versioned, lost
 from tarn_catalog.state.pointer import TABLE, VIEW, Pointer
 from tarn_catalog.state.transactions import ParticipantChange
 
@@ -166,38 +164,20 @@ class Names:
     def _check_nameless(self, table_uuid: str, slot: TableIdentifier) -> None:
         """Require that no other name references the table or is about to.
 
-        Reads every pointer, each value once per process. This transaction's intent on the claim keeps other
-        writers from naming the table during the scan.
+        This transaction's intent on the claim keeps other writers from naming the table during the scan.
 
         Raises:
             AlreadyExistsError: another name references the table.
         """
-
-        def holds(key: str, etag: str) -> str | None:
-            memo = f"names {key}"
-            seen, known = self._core.cache.get(memo) or (None, ())
-            if seen != etag:
-                held = self._core.read(key, Pointer.load)
-                lasting = held is None or held.value.intent is None
-                if not lasting:
-                    held = self._transactions.read_to_write(key, Pointer.load)
-                live = held is not None and held.value.live
-                known = (held.value.uuid, held.value.namespace, held.value.name) if held and live else ()
-                if lasting:
-                    self._core.cache.put(memo, (etag, known), MEMO_BYTES)
-            return ".".join((*known[1], known[2])) if known and known[0] == table_uuid else None
-
-        others = [found for found in self._core.store.list(POINTERS_PREFIX) if found.key != slot.key]
-        with ThreadPoolExecutor(max_workers=LIST_READERS) as readers:
-            for name in readers.map(lambda found: holds(found.key, found.etag), others):
-                if name is not None:
-                    kind = slot.kind
-                    raise AlreadyExistsError(
-                        f"{kind.title()} already exists: {table_uuid} is {name}, and a {kind} has one name; "
-                        "rename it, or drop it without purge and register it then",
-                        **{kind: name},
-                        uuid=table_uuid,
-                    )
+        name = self._tables.uuids.name_of(table_uuid, besides=slot.key)
+        if name is not None:
+            kind = slot.kind
+            raise AlreadyExistsError(
+                f"{kind.title()} already exists: {table_uuid} is {name}, and a {kind} has one name; rename "
+                "it, or drop it without purge and register it then",
+                **{kind: name},
+                uuid=table_uuid,
+            )
 
     # -- drop with purge
 

@@ -237,13 +237,16 @@ class Session(Checks):
         source = self._pinned(self._allow(Operation.RENAME, places)[Place.THING])
         with self._audit.change(Operation.RENAME, source.described, to=target.text):
             self._catalog.names.rename(source, target, repeat=repeat)
+        self._grants_follow(target)
+
+    def _grants_follow(self, slot: TableIdentifier) -> None:
+        """Note the new name of a table or view in the grants on it: listings go by it."""
         try:
-            found = self._catalog.tables.find(target)
+            found = self._catalog.tables.find(slot)
             if found is not None:
-                self._catalog.access.renamed(found.uuid, (*target.namespace, target.name))
+                self._catalog.access.renamed(found.uuid, (*slot.namespace, slot.name))
         except TarnError as e:
-            # The grants follow the uuid; the name in them is for people and listings.
-            log.info("grants keep the former name", object=source.described, reason=e.message)
+            log.info("grants keep the former name", object=slot.described, reason=e.message)
 
     def register(
         self,
@@ -256,7 +259,9 @@ class Session(Checks):
         """Give a name to a table or view from its metadata file; see `Names.register`."""
         self._allow(Operation.REGISTER, {Place.WAREHOUSE: ()})
         with self._audit.change(Operation.REGISTER, slot.described):
-            return self._catalog.names.register(self._own(slot), location, overwrite=overwrite, repeat=repeat)
+            done = self._catalog.names.register(self._own(slot), location, overwrite=overwrite, repeat=repeat)
+        self._grants_follow(slot)
+        return done
 
     # -- access
 

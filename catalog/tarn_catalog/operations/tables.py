@@ -31,6 +31,7 @@ from tarn_catalog.operations.identifiers import (
 )
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
+from tarn_catalog.operations.uuids import Chosen, Uuids
 from tarn_catalog.state.context import (
     CatalogContext,
     IdempotencyKey,
@@ -38,6 +39,7 @@ from tarn_catalog.state.context import (
     Metadata,
     NoMetadataFileError,
     Versioned,
+    dumped,
     lost,
 )
 from tarn_catalog.state.pointer import Pointer
@@ -71,6 +73,7 @@ class Tables:
         self.core = core
         self.namespaces = namespaces
         self.transactions = transactions
+        self.uuids = Uuids(core, transactions)
 
     # -- reading
 
@@ -154,7 +157,9 @@ class Tables:
         """
         self.namespaces.load(slot.namespace)
         self.check_free(slot)
-        return self._new(slot, wanted)
+        meta = self._new(slot, wanted)
+        dumped(meta)
+        return meta
 
     def create(
         self, slot: TableIdentifier, wanted: CreateTableRequest, *, repeat: IdempotencyKey | None = None
@@ -219,7 +224,6 @@ class Tables:
             now_ms=self.core.now_ms(),
         )
         check_path_properties(meta["properties"], location)
-        table_metadata.is_gzipped(meta["properties"])  # or every commit would be refused
         return meta
 
     def _again(self, slot: TableIdentifier, held: Versioned[Pointer]) -> Metadata:
@@ -237,14 +241,33 @@ class Tables:
         table_uuid: str,
         meta: TableMetadata | ViewMetadata,
         repeat: IdempotencyKey | None,
+        *,
+        chosen: bool = False,
     ) -> Metadata:
-        """Store the first metadata, then commit the pointer once the namespace is confirmed live."""
-        stored = self.write_first(slot, table_uuid, meta)
+        """Store the first metadata, then commit the pointer once the namespace is confirmed live.
+
+        Args:
+            slot: its identifier.
+            held: its pointer, not live; None if there is none.
+            table_uuid: its uuid.
+            meta: its first metadata.
+            repeat: the request's idempotency key.
+            chosen: whether uuid and location come from a client.
+        """
+        if chosen:
+            self.uuids.check_unused([Chosen(slot=slot, table_uuid=table_uuid, held=held)])
+        stored = self.write_first(slot, table_uuid, meta, chosen=chosen)
         for _ in self.core.patience.attempts(CREATE_ATTEMPTS_MAX):
+
+            def confirm(_: object, held: Versioned[Pointer] | None = held) -> None:
+                self.confirm_new(slot, table_uuid)
+                if chosen:
+                    self.uuids.check_unused([Chosen(slot=slot, table_uuid=table_uuid, held=held)])
+
             done = self.transactions.run(
                 [pointer_change(slot, held, placed(slot, table_uuid, stored.location))],
                 repeat=repeat,
-                confirm=lambda _: self.confirm_new(slot, table_uuid),
+                confirm=confirm,
             )
             if done is not None:
                 self.remember(done)
@@ -257,13 +280,20 @@ class Tables:
         raise lost(f"the create of {slot.kind} {slot.text}", CREATE_ATTEMPTS_MAX)
 
     def write_first(
-        self, slot: TableIdentifier, table_uuid: str, meta: TableMetadata | ViewMetadata
+        self,
+        slot: TableIdentifier,
+        table_uuid: str,
+        meta: TableMetadata | ViewMetadata,
+        *,
+        chosen: bool,
     ) -> Metadata:
-        """Store the first metadata of a table or view.
+        """Store the first metadata of a table or view; the arguments are those of `_first`.
 
         Raises:
             ConflictError: the location was used before.
         """
+        if chosen:
+            self.uuids.check_empty(slot, table_uuid, meta["location"])
         # The first file's name is fixed by the location, so only one writer can create it (I7).
         location = f"{meta['location']}/metadata/00000-{table_uuid}.metadata.json"
         try:
@@ -327,7 +357,7 @@ class Tables:
                     if done is not None:
                         return done
                 held = self.transactions.read_to_write(slot.key, Pointer.load)
-                moved = self._moved(slot, held, updates, repeat)
+                moved = self.moved(slot, held, updates, repeat)
                 if moved is not None:
                     return moved
                 held = self.there(slot, held)
@@ -342,18 +372,20 @@ class Tables:
         """Return whether a commit to a table was carried out before, also if the table was renamed since.
 
         Raises:
-            OutcomeUnknownError: the idempotency key is old enough to have been forgotten.
+            OutcomeUnknownError: the idempotency key is old enough to have been forgotten, also if there is no
+                such table: who may not know whether there is one does not learn it here.
         """
+        self.core.check_age(repeat)
         held = self.transactions.read(slot.key, Pointer.load)
         try:
             if held is None or not slot.means(held.value):
-                return self._moved(slot, held, updates, repeat) is not None
+                return self.moved(slot, held, updates, repeat) is not None
             remembered = self.core.repeated(held.value.memory, repeat)
         except KeyReusedError:
             return False
         return remembered or table_metadata.already_applied(updates, self.current(held).parsed)
 
-    def _moved(
+    def moved(
         self,
         slot: TableIdentifier,
         held: Versioned[Pointer] | None,
@@ -504,7 +536,7 @@ class Tables:
                 raise created_meanwhile(slot)
         meta = staged(requirements, updates, roots=self.core.roots, now_ms=self.core.now_ms())
         try:
-            return self._first(slot, held, table_uuid, meta, repeat)
+            return self._first(slot, held, table_uuid, meta, repeat, chosen=True)
         except AlreadyExistsError as e:
             raise created_meanwhile(slot) from e
 

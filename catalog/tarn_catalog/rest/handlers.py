@@ -35,6 +35,8 @@ from tarn_catalog.state.request_history import LIFETIME_MS
 
 IDEMPOTENCY_KEY_LIFETIME = f"PT{LIFETIME_MS // 60_000}M"
 
+ANY_TAG = "*"
+
 
 class Handlers:
     """A handler for each route; `…` is the path of a namespace. Reaches the catalog through a session alone.
@@ -230,7 +232,7 @@ class Handlers:
         client, key = call.session.caller.client_id or "", keys.keys.access_key_id if keys else ""
         answer = "\0".join((stored.location, mode, call.side.name, call.side.s3_endpoint, client, key))
         etag = f'"{hashlib.sha256(answer.encode()).hexdigest()[:32]}"'
-        if call.method == "GET" and etag in _tags(call.headers.get("if-none-match", "")):
+        if call.method == "GET" and _matches(call.headers.get("if-none-match", ""), etag):
             return RestResponse(status=NOT_MODIFIED, headers={"etag": etag})
         raw = stored.raw if mode == "all" else orjson.dumps(refs_only(stored.parsed))
         head = orjson.dumps(stored.location)
@@ -371,9 +373,12 @@ class Handlers:
         )
 
 
-def _tags(header: str) -> list[str]:
-    """Return the entity tags in an If-None-Match header; a weak one compares as a strong one (RFC 9110)."""
-    return [tag.strip().removeprefix("W/") for tag in header.split(",")]
+def _matches(header: str, etag: str) -> bool:
+    """Return whether an If-None-Match header names an entity tag; a weak one compares as a strong one.
+
+    `*` names every one (RFC 9110).
+    """
+    return header.strip() == ANY_TAG or etag in (tag.strip().removeprefix("W/") for tag in header.split(","))
 
 
 def _view(arguments: list[str]) -> TableIdentifier:

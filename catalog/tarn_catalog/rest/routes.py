@@ -164,7 +164,7 @@ class _Route:
     def place(self, arguments: list[str]) -> Place | None:
         """Return the line of a request: that of its table or view, or that of changes of several objects."""
         if self.alone is not None:
-            return Place(what=".".join((*arguments[0].split(SEPARATOR), arguments[1])))
+            return Place(what=".".join(map(_quoted, (*arguments[0].split(SEPARATOR), arguments[1]))))
         return SEVERAL if self.several else None
 
     def waits_for(self, arguments: list[str]) -> tuple[Operation, TableIdentifier | None] | None:
@@ -174,6 +174,11 @@ class _Route:
         if self.alone is None:
             return self.needed, None
         return self.needed, TableIdentifier.of(levels_of(arguments[0]), arguments[1], self.alone)
+
+
+def _quoted(level: str) -> str:
+    """Return a part of a name, quoted as in SQL if it has a dot: two names never have one line."""
+    return '"' + level.replace('"', '""') + '"' if "." in level or '"' in level else level
 
 
 # Which objects these change is in their bodies. Each may take long: some threads are left to others.

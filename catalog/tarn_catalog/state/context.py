@@ -17,6 +17,7 @@ from tarn.core.metadata_json import GZIP_SUFFIX, packed, unpacked
 from tarn.core.naming import WarehouseLayout
 from tarn.core.object_store import LocalStore, ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
+from tarn_catalog.metadata.snapshots import with_main
 from tarn_catalog.metadata.types import TableMetadata, ViewMetadata
 from tarn_catalog.state.key_pages import KeyPages
 from tarn_catalog.state.register import Register, RetryPolicy, Superseded, happened, write_once
@@ -83,7 +84,7 @@ class Metadata:
 
     Attributes:
         location: the location of its file.
-        raw: the content of the file.
+        raw: the content of the file, with what `with_main` adds to it.
         parsed: the parsed JSON; never changed in place. Of a view: `operations.views.parsed`.
     """
 
@@ -320,8 +321,17 @@ class CatalogContext:
                     key=repeat.key,
                 )
             return True
-        age_ms = self.now_ms() - repeat.minted_ms
-        if age_ms > REMEMBERED_MS:
+        self.check_age(repeat)
+        return False
+
+    def check_age(self, repeat: IdempotencyKey | None) -> None:
+        """Require that an idempotency key is too young to have been forgotten.
+
+        Raises:
+            OutcomeUnknownError: it is older.
+        """
+        age_ms = 0 if repeat is None else self.now_ms() - repeat.minted_ms
+        if repeat is not None and age_ms > REMEMBERED_MS:
             raise OutcomeUnknownError(
                 f"The idempotency key {repeat.key} is {age_ms // 1000} s old, keys are remembered for "
                 f"{REMEMBERED_MS // 1000} s: it cannot be told whether it was used; load the table and look "
@@ -329,7 +339,6 @@ class CatalogContext:
                 key=repeat.key,
                 age_ms=age_ms,
             )
-        return False
 
     def metadata(self, location: str, *, looked_for: bool = False) -> Metadata:
         """Return the metadata at a location, from the cache or the store.
@@ -356,8 +365,11 @@ class CatalogContext:
             )
         try:
             raw = unpacked(stored.data)
-            parsed = orjson.loads(raw)
-        except ValueError as e:
+            found = orjson.loads(raw)
+            parsed = with_main(found)
+            # Readers get what commits build on.
+            raw = raw if parsed is found else orjson.dumps(parsed)
+        except (ValueError, AttributeError, orjson.JSONEncodeError) as e:
             raise CorruptStateError(
                 f"The metadata file {location} is no JSON: {e}; restore it from a backup", location=location
             ) from e
@@ -367,15 +379,19 @@ class CatalogContext:
         """Store metadata at a location that no other file uses; its name says whether it is compressed.
 
         Raises:
-            InvalidError: it holds a number beyond 64 bits, or is nested too deeply to be JSON.
+            InvalidError: it holds a number beyond 64 bits, is nested too deeply to be JSON, or is longer than
+                a compressed file may be.
             ConflictError: the location holds other content.
             UnavailableError: the store did not take it; nothing was changed.
         """
+        raw = dumped(parsed)
         try:
-            raw = orjson.dumps(parsed)
-        except orjson.JSONEncodeError as e:
-            raise InvalidError(f"Cannot store the metadata: {e}; make numbers smaller, or nest less") from e
-        data = packed(raw) if location.endswith(GZIP_SUFFIX) else raw
+            data = packed(raw) if location.endswith(GZIP_SUFFIX) else raw
+        except ValueError as e:
+            raise InvalidError(
+                f"Cannot store the metadata: {e}; keep fewer snapshots (tarn.snapshots-kept), remove "
+                "properties, or set write.metadata.compression-codec to none"
+            ) from e
         write_once(self.store, self.roots.key(location), data, patience=self.patience)
         return self._cached(Metadata(location=location, raw=raw, parsed=cast("TableMetadata", parsed)))
 
@@ -403,6 +419,18 @@ class CatalogContext:
             write_page=self.key_pages.write,
         )
         return replace(value, memory=memory)
+
+
+def dumped(parsed: TableMetadata | ViewMetadata) -> bytes:
+    """Return metadata as JSON.
+
+    Raises:
+        InvalidError: it holds a number beyond 64 bits, or is nested too deeply to be JSON.
+    """
+    try:
+        return orjson.dumps(parsed)
+    except orjson.JSONEncodeError as e:
+        raise InvalidError(f"Cannot store the metadata: {e}; make numbers smaller, or nest less") from e
 
 
 def lost(what: str, attempts_max: int) -> ConflictError:

@@ -20,6 +20,7 @@ HISTORY_PROPERTY = "tarn.history"
 KEPT_PROPERTY = "tarn.snapshots-kept"
 KEEP_ALL = "all"
 KEPT_MAX = 10_000
+DIGITS_MAX = 20
 YOUNG_MS = 15 * 60 * 1_000
 YOUNG_TIMES_MAX = 4
 MAIN = "main"
@@ -96,17 +97,22 @@ def retention_of(properties: Mapping[str, str], default: Retention | None) -> Re
 
 
 def _newest_kept(text: str) -> Retention:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= KEPT_MAX):
-        raise InvalidError(f"Invalid {KEPT_PROPERTY} {text!r}: give a number from 1 to {KEPT_MAX}")
+    if not _is_count(text):
+        raise InvalidError(f"Invalid {KEPT_PROPERTY} {text[:200]!r}: give a number from 1 to {KEPT_MAX}")
     count = int(text)
     young = Step(every_ms=1, until_ms=YOUNG_MS, count_max=(YOUNG_TIMES_MAX - 1) * count)
     return Retention(newest=count, steps=(young,), total_min=count, removed_max=YOUNG_TIMES_MAX * KEPT_MAX)
 
 
+def _is_count(text: str) -> bool:
+    # Python refuses to read a number of thousands of digits.
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX and 1 <= int(text) <= KEPT_MAX
+
+
 def _ladder(text: str) -> Retention:
     first, *rest = (part.strip() for part in text.split(","))
     steps: list[Step] = []
-    good = first.isascii() and first.isdigit() and 1 <= int(first) <= KEPT_MAX and len(rest) <= STEPS_MAX
+    good = _is_count(first) and len(rest) <= STEPS_MAX
     for part in rest if good else ():
         found = _STEP.fullmatch(part)
         if found is None:

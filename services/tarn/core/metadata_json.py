@@ -20,7 +20,15 @@ _LEVEL = 1
 
 
 def packed(text: bytes) -> bytes:
-    """Compress JSON; the same JSON always gives the same bytes."""
+    """Compress JSON; the same JSON always gives the same bytes.
+
+    Raises:
+        ValueError: too much JSON: the file could not be read again.
+    """
+    if len(text) > JSON_BYTES_MAX:
+        raise ValueError(
+            f"it has {len(text)} bytes, and a compressed file holds at most {JSON_BYTES_MAX // 1024**2} MiB"
+        )
     packer = zlib.compressobj(_LEVEL, wbits=_WINDOW)
     return packer.compress(text) + packer.flush()
 

@@ -40,7 +40,7 @@ KNOWN = {
     "catalog/tarn_catalog/operations/token_gate.py": "not run: vended keys",
     "catalog/tarn_catalog/operations/health.py": "not run: the check of the store",
     "catalog/tarn_catalog/operations/namespaces.py": "in POOLS",
-    "catalog/tarn_catalog/operations/rename_register_purge.py": "in POOLS",
+    "catalog/tarn_catalog/operations/uuids.py": "in POOLS",
     "catalog/tarn_catalog/state/parallel.py": "in POOLS",
     "services/tarn/adapters/budget.py": "not run: bodies of HTTP requests; its lock is of an event loop",
 }

@@ -12,7 +12,7 @@ from tarn_catalog.testing.faulty_store import ANSWERS, Crash, Fault, Op
 STUCK_S = 30.0
 POOLS = tuple(
     f"tarn_catalog.{module}.ThreadPoolExecutor"
-    for module in ("operations.rename_register_purge", "operations.namespaces", "state.parallel")
+    for module in ("operations.uuids", "operations.namespaces", "state.parallel")
 )
 """Names under which the catalog starts threads of its own; they would escape the schedule."""
 

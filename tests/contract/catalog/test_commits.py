@@ -620,7 +620,7 @@ def test_a_location_is_used_once_in_all_eternity(world: World) -> None:
     world.catalog.tables.drop(SLOT)
     for slot in (SLOT, TableIdentifier.of(("ns",), "other")):
         later = [*updates, {"action": "set-properties", "updates": {"again": "yes"}}]
-        with pytest.raises(ConflictError, match="never reused"):
+        with pytest.raises(ConflictError, match="never given twice"):
             world.catalog.tables.commit(slot, requirements, later)
     bad = [
         {**u, "location": "s3://tarn/warehouse/x"} if u["action"] == "set-location" else u for u in updates

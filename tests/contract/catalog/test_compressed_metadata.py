@@ -165,3 +165,15 @@ def test_what_outran_a_commit_to_several_tables_is_followed_in_its_form(world: W
     other = TableIdentifier.of(("ns",), "other")
     plain = world.catalog.tables.create(other, NEW)
     assert not world.catalog.tables.next_location(plain.location).endswith(".gz.metadata.json")
+
+
+def test_more_than_is_read_is_not_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_json, "JSON_BYTES_MAX", 1 << 20)
+    world.catalog.tables.create(SLOT, GZIPPED)
+    many = {"action": "set-properties", "updates": {f"p{number}": "x" * 10_000 for number in range(110)}}
+    with pytest.raises(
+        InvalidError, match=r"it has \d+ bytes, and a compressed file holds at most 1 MiB; keep"
+    ):
+        world.catalog.tables.commit(SLOT, [], [many])
+    done = world.catalog.tables.commit(SLOT, [], [many, *setting("none")])
+    assert world.another().tables.load(SLOT).raw == done.raw

@@ -291,6 +291,9 @@ def test_load_answers_not_modified_per_side_and_mode(world: World) -> None:
     etag = world.published.get(path).headers["etag"]
     answer = world.published.get(path, headers={"if-none-match": f'"x", {etag}'})
     assert (answer.status_code, answer.content) == (304, b"")
+    answer = world.published.get(path, headers={"if-none-match": "*"})
+    assert (answer.status_code, answer.content) == (304, b"")
+    assert world.published.get(f"{path}x", headers={"if-none-match": "*"}).status_code == 404
     world.append(1)
     answer = world.published.get(path, headers={"if-none-match": etag})
     assert answer.status_code == 200
@@ -461,6 +464,49 @@ def test_namespace_pages(world: World) -> None:
     assert answer["namespaces"] == [["n03", "child"]]
     assert world.published.head("/v1/namespaces/n03%1Fchild").status_code == 204
     assert world.published.head("/v1/namespaces/n03%1Fother").status_code == 404
+
+
+BAD_TOKENS = [
+    "a",
+    "a//b",
+    "..",
+    "\0",
+    "\ud7ff",
+    "catalog/v1/pointers/ns/~zz.json",
+    "catalog/v1/pointers/ns/.json",
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/namespaces", "/v1/namespaces/ns/tables", "/v1/namespaces/ns/views"])
+def test_a_page_token_that_no_page_had_is_refused(world: World, path: str) -> None:
+    world.table()
+    tokens = [*BAD_TOKENS, "catalog/v1/pointers/other/t.json", "catalog/v1/namespaces/ns/../x.json"]
+    for token in tokens:
+        answer = world.published.get(path, params={"pageToken": token, "pageSize": 5})
+        assert "Invalid pageToken" in error(answer, 400, "BadRequestException"), token
+        assert "give the next-page-token of the previous page" in answer.text
+    for token in ("", None):
+        assert world.published.get(path, params={"pageToken": token or ""}).status_code == 200
+
+
+def test_pages_go_on_after_a_table_that_is_gone(world: World) -> None:
+    for name in ("a", "b~", "c", "d"):
+        world.table(name)
+    path = "/v1/namespaces/ns/tables"
+    token = world.published.get(path, params={"pageSize": 2}).json()["next-page-token"]
+    world.published.delete(f"{path}/b~")
+    page = world.published.get(path, params={"pageSize": 2, "pageToken": token}).json()
+    assert [one["name"] for one in page["identifiers"]] == ["c", "d"]
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_a_create_that_is_nested_too_deeply_is_refused(world: World, staged: bool) -> None:
+    world.table()
+    deep = json.loads("[" * 300 + "]" * 300)
+    columns = {**SCHEMA, "fields": [{**SCHEMA["fields"][0], "extra": deep}]}
+    body = {"name": "deep", "schema": columns, "stage-create": staged}
+    answer = world.published.post("/v1/namespaces/ns/tables", content=json.dumps(body))
+    assert error(answer, 400, "BadRequestException").endswith("make numbers smaller, or nest less")
 
 
 def test_purge_leaves_the_files_to_the_reaper(world: World) -> None:

@@ -260,6 +260,10 @@ def test_a_dialect_is_not_lost_unless_the_view_allows_it(world: World) -> None:
             [{"action": "add-view-version", "view-version": {**version(), "schema-id": -1}}],
             "no schema has been",
         ),
+        (
+            [{"action": "add-schema", "schema": {**SCHEMA, "identifier-field-ids": [3]}}],
+            "cannot add field x as an identifier",
+        ),
         (replaced("select 2", "spark", "Spark"), "Cannot add multiple queries for dialect Spark"),
         ([{"action": "add-view-version", "view-version": {}}], "version-id is missing or no number"),
         ([{"action": "set-properties", "updates": {"version.history.num-entries": "0"}}], "must be positive"),
@@ -277,6 +281,15 @@ def test_a_bad_update_is_refused_and_changes_nothing(
     with pytest.raises(InvalidError, match=message):
         world.catalog.views.commit(V, [], updates)
     assert world.pointer(V) == before
+
+
+def test_a_schema_that_readers_cannot_parse_is_refused(world: World) -> None:
+    wide = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "decimal(39,2)", "required": False}]}
+    with pytest.raises(InvalidError, match="its precision is at most 38"):
+        world.catalog.views.create(V, CreateViewRequest(schema=wide, version=version(), properties={}))
+    nothing = {**SCHEMA, "fields": [{**SCHEMA["fields"][0], "write-default": None}]}
+    made = world.catalog.views.create(V, CreateViewRequest(schema=nothing, version=version(), properties={}))
+    assert "write-default" not in orjson.loads(made.raw)["schemas"][0]["fields"][0]
 
 
 @pytest.mark.parametrize(
@@ -549,6 +562,7 @@ def test_a_compressed_file_of_a_view_is_registered_and_followed_by_one(world: Wo
         ("version-log", {}),
         ("schemas", [{**SCHEMA, "schema-id": "0"}]),
         ("properties", {"version.history.num-entries": 5}),
+        ("properties", {"version.history.num-entries": "many"}),
         ("properties", 7),
         ("location", "s3://tarn/warehouse/ns/other"),
     ],

@@ -146,7 +146,7 @@ def test_metadata_is_as_large_after_a_thousand_commits_as_after_a_hundred() -> N
     assert late <= early * 1.1, (early, late)
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "many", "", "1.5", "10001", "\u0665"])
+@pytest.mark.parametrize("value", ["0", "-1", "many", "", "1.5", "10001", "\u0665", "1" * 5_000])
 def test_a_number_that_is_none_is_refused_at_once(value: str) -> None:
     with pytest.raises(InvalidError, match=r"tarn\.snapshots-kept .*: give a number from 1 to 10000"):
         table(**{PROPERTY: value})
@@ -155,7 +155,9 @@ def test_a_number_that_is_none_is_refused_at_once(value: str) -> None:
         table_metadata.commit(table(), [update], now_ms=START_MS, previous_location="s3://x/a.metadata.json")
 
 
-@pytest.mark.parametrize("value", ["0", "none", "", "40 30s for 15m", "40, 30s", "40, 1h for 1m", "10001"])
+@pytest.mark.parametrize(
+    "value", ["0", "none", "", "40 30s for 15m", "40, 30s", "40, 1h for 1m", "10001", "1" * 5_000]
+)
 def test_a_ladder_that_is_none_is_refused_at_once(value: str) -> None:
     with pytest.raises(InvalidError, match=r"Invalid tarn\.history .*such as '40, 30s for 15m, 1h for 1d'"):
         table(**{HISTORY_PROPERTY: value})

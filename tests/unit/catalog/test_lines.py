@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from tarn.core.errors import UnavailableError
 from tarn_catalog.rest.lines import Lines, Place
+from tarn_catalog.rest.routes import _match
 
 
 async def _never() -> None:
@@ -209,3 +210,15 @@ def test_a_request_that_is_cancelled_hands_its_turn_on(its_turn: bool) -> None:
         await line.end(first, third)
 
     run(play())
+
+
+def test_tables_whose_dotted_names_are_equal_have_lines_of_their_own() -> None:
+    names = [("a", "b.c"), ("a.b", "c"), ("a\x1fb", "c"), ("a", '"b.c"'), ('"a', 'b"'), ("ns", "t")]
+    lines = []
+    for namespace, table in names:
+        route, arguments = _match("POST", ["v1", "namespaces", namespace, "tables", table])
+        place = route.place(arguments)
+        assert place is not None
+        lines.append(place.what)
+    assert len(set(lines)) == len(names)
+    assert lines[-1] == "ns.t"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from tarn.core.errors import ConflictError, InvalidError, TarnError
-from tarn_catalog.metadata import table_metadata, types
+from tarn_catalog.metadata import schemas, table_metadata, types
 from tarn_catalog.metadata import updates as table_updates
 
 UUID = "e12f474e-2f6f-4e1a-9a83-8a46a0d45098"
@@ -493,6 +494,44 @@ def test_already_applied_knows_equal_content_and_rebased_ancestors_only() -> Non
     assert not table_metadata.already_applied([{"action": "add-snapshot"}], meta)
 
 
+LATE_MS = NOW_MS + table_metadata.CLOCKS_DIFFER_MS + 1_000
+
+
+def test_a_staged_snapshot_is_not_taken_for_a_current_one() -> None:
+    first = commit(table(), snapshot(1))
+    assert not table_metadata.already_applied([snapshot(1), move(1)], first), "nothing was ever current"
+    assert table_metadata.already_applied([snapshot(1)], first), "as it was staged"
+    assert table_metadata.already_applied([snapshot(1), move(1, "audit")], first), "branches have no history"
+    with pytest.raises(InvalidError, match="Snapshot already exists for id: 1; to publish it, send set-"):
+        commit(first, snapshot(1), move(1))
+    staged = snapshot(4, 3, **{"timestamp-ms": LATE_MS})
+    meta = commit(with_snapshots(3), staged)
+    assert not table_metadata.already_applied([staged, move(4)], meta)
+    assert table_metadata.already_applied([staged, move(4)], commit(meta, move(4)))
+    assert table_metadata.already_applied([staged], meta)
+
+
+def test_what_was_current_before_a_rollback_or_what_the_log_no_longer_tells_counts_as_done() -> None:
+    last = snapshot(4, 3, **{"timestamp-ms": LATE_MS})
+    whole = commit(with_snapshots(3), last, move(4))
+    back = commit(whole, move(1))
+    assert table_metadata.already_applied([last, move(4)], back), "rolled back"
+    gone = commit(back, {"action": "remove-snapshot-ref", "ref-name": "main"})
+    assert table_metadata.already_applied([last, move(4)], gone), "without a current snapshot"
+    cut = commit(commit(whole, move(2)), {"action": "remove-snapshots", "snapshot-ids": [3]})
+    assert [entry["snapshot-id"] for entry in cut["snapshot-log"]] == [4, 2]
+    assert table_metadata.already_applied([last, move(4)], cut)
+    shorter = {**cut, "snapshot-log": cut["snapshot-log"][1:]}
+    shorter["snapshot-log"][0] = {"snapshot-id": 2, "timestamp-ms": LATE_MS}
+    assert table_metadata.already_applied([last, move(4)], shorter), "its entry may have been cut off"
+    for log in ([], None):
+        assert table_metadata.already_applied([last, move(4)], {**back, "snapshot-log": log}), (
+            "no log, no proof"
+        )
+    emptied = {**commit(table(), snapshot(3)), "snapshot-log": []}
+    assert table_metadata.already_applied([snapshot(3), move(3)], emptied), "others were removed since"
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_any_course_of_commits_keeps_the_metadata_whole(data: st.DataObject) -> None:
@@ -691,3 +730,414 @@ def test_every_update_and_every_requirement_has_a_type() -> None:
     assert names(types.TableUpdate, "action") == sorted(table_updates._UPDATES)
     others = ("assert-create", "assert-table-uuid", "assert-ref-snapshot-id")
     assert names(types.TableRequirement, "type") == sorted((*others, *table_metadata._EQUALITIES))
+
+
+NESTED = {
+    "type": "struct",
+    "fields": [
+        {
+            "id": 1,
+            "name": "tags",
+            "required": False,
+            "type": {
+                "type": "list",
+                "element-id": 2,
+                "element-required": False,
+                "element": {
+                    "type": "struct",
+                    "fields": [{"id": 3, "name": "text", "type": "string", "required": False}],
+                },
+            },
+        },
+        {
+            "id": 4,
+            "name": "marks",
+            "required": False,
+            "type": {
+                "type": "map",
+                "key-id": 5,
+                "key": "string",
+                "value-id": 6,
+                "value": "long",
+                "value-required": False,
+            },
+        },
+        {
+            "id": 7,
+            "name": "place",
+            "required": False,
+            "type": {
+                "type": "struct",
+                "fields": [{"id": 8, "name": "town", "type": "string", "required": False}],
+            },
+        },
+    ],
+}
+IN_LISTS = [(3, "tags.element.text"), (5, "marks.key"), (6, "marks.value")]
+
+
+def partitioned(source: int, transform: str = "identity") -> Json:
+    field = {"source-id": source, "field-id": 1000, "name": "p", "transform": transform}
+    return {"spec-id": 1, "fields": [field]}
+
+
+@pytest.mark.parametrize(("source", "path"), IN_LISTS)
+def test_a_partition_column_within_a_list_or_map_is_refused(source: int, path: str) -> None:
+    said = f"Invalid source column {path} of partition field p: it is in a list or map"
+    with pytest.raises(InvalidError, match=said):
+        table(schema=NESTED, spec=partitioned(source))
+    meta = table(schema=NESTED)
+    named = next(
+        found for found, at, _, _ in schemas.walk(meta["schemas"][0]) if at == path
+    )  # a create gives new ids
+    with pytest.raises(InvalidError, match=said):
+        commit(meta, {"action": "add-spec", "spec": partitioned(named)})
+    bound = {**meta, "partition-specs": [{"spec-id": 0, "fields": partitioned(named)["fields"]}]}
+    with pytest.raises(InvalidError, match=said):
+        schemas.check_bound(bound)
+    schemas.check_bound({**bound, "partition-specs": [{**partitioned(named, "void"), "spec-id": 0}]})
+
+
+def test_a_partition_column_within_a_struct_is_taken_and_one_of_a_list_may_sort() -> None:
+    assert table(schema=NESTED, spec=partitioned(8))["partition-specs"][0]["fields"]
+    by = {"transform": "identity", "source-id": 3, "direction": "asc", "null-order": "nulls-first"}
+    assert table(schema=NESTED, order={"order-id": 1, "fields": [by]})["sort-orders"][0]["fields"]
+
+
+def column(kind: Any, **more: Any) -> Json:
+    field = {"id": 1, "name": "x", "type": kind, "required": False, **more}
+    return {"type": "struct", "fields": [field]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("decimal(39,2)", "its precision is at most 38"),
+        ("decimal(9,2147483648)", "its scale is at most 2147483647"),
+        ("fixed[2147483648]", "its length is at most 2147483647"),
+        (f"fixed[{'9' * 5_000}]", "its length is at most 2147483647"),
+        ("fixed[\u0663]", "unknown type"),
+        ("decimal(\u0663,1)", "unknown type"),
+        ("geometry()", "give geometry, or"),
+        ("geometry(a)b)", "give geometry, or"),
+        ("geography()", "give geography, or"),
+        ("geography(a,b)", "one of spherical, vincenty, thomas, andoyer, karney"),
+        ("geography(a,)", "one of spherical"),
+        ("geography(a,spherical,c)", "one of spherical"),
+    ],
+)
+def test_a_type_that_readers_cannot_parse_is_refused(kind: str, said: str) -> None:
+    with pytest.raises(InvalidError, match=said):
+        table(3, schema=column(kind))
+    with pytest.raises(InvalidError, match=said):
+        commit(table(3), {"action": "add-schema", "schema": column(kind)})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "decimal(038, 2)",
+        "fixed[0]",
+        "fixed[2147483647]",
+        "geometry(a, b)",
+        "geometry( a )",
+        "geography(a, Karney )",
+        "geography(srid:1)",
+    ],
+)
+def test_a_type_at_the_limits_is_taken(kind: str) -> None:
+    assert table(3, schema=column(kind))["schemas"][0]["fields"][0]["type"] == kind
+
+
+VALUES: list[tuple[str, list[Any], list[Any]]] = [
+    ("boolean", [True], [1, "true"]),
+    ("int", [5, -(2**31)], [5.0, 2**31, True, "5"]),
+    ("long", [5, 2**63 - 1], [5.5, 2**63, "5"]),
+    ("float", [5.5, 1e300], [5, "NaN"]),
+    ("double", [5.5], [5, "5"]),
+    ("decimal(9,2)", ["1.23", ".23", "+1.23", "123E-2"], [1.23, "1.2", "1E+2", " 1.23", "1_0.23", "x"]),
+    ("decimal(9,0)", ["12"], ["1.2"]),
+    ("string", ["x", ""], [5, {}]),
+    ("uuid", ["F79C3E09-677c-4bbd-a479-3f349cb785e7"], ["f79c3e09677c4bbda4793f349cb785e7", 5]),
+    ("date", ["2007-12-03"], ["20071203", "2007-13-03", "\u0662007-12-03", 5]),
+    ("time", ["10:15", "10:15:30", "10:15:30.123456789"], ["101530", "24:00", "10:60", 5]),
+    (
+        "timestamp",
+        ["2007-12-03T10:15:30", "2007-12-03T10:15"],
+        ["2007-12-03 10:15:30", "2007-12-03T10:15:30Z"],
+    ),
+    (
+        "timestamptz",
+        ["2007-12-03T10:15:30+00:00", "2007-12-03T10:15:30.5Z"],
+        ["2007-12-03T10:15:30+01:00", "2007-12-03T10:15:30", "2007-02-30T10:15:30Z"],
+    ),
+    ("timestamp_ns", ["2007-12-03T10:15:30.123456789"], ["1000-12-03T10:15:30", "2007-12-03T10:15:30Z"]),
+    ("timestamptz_ns", ["2007-12-03T10:15:30.123456789+00:00"], ["2007-12-03T10:15:30.123456789"]),
+    ("fixed[2]", ["00ff", "00FF"], ["00", "00f", "zzzz", 5]),
+    ("binary", ["00ff", ""], ["00f", "zz", 5]),
+    ("variant", [], ["x"]),
+    ("unknown", [], [5]),
+    ("geometry", [], ["POINT (1 1)"]),
+    ("geography", [], ["x"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "good", "bad"), VALUES, ids=[kind for kind, _, _ in VALUES])
+def test_a_default_value_is_one_of_its_type(kind: str, good: list[Any], bad: list[Any]) -> None:
+    for name in ("initial-default", "write-default"):
+        for value in good:
+            made = table(3, schema=column(kind, **{name: value}))
+            assert made["schemas"][0]["fields"][0][name] == value
+        for value in bad:
+            with pytest.raises(InvalidError, match=f"Invalid {name} .* of x of type .*leave it out"):
+                table(3, schema=column(kind, **{name: value}))
+
+
+def test_a_struct_has_no_default_value_and_a_null_is_none() -> None:
+    kind = {"type": "struct", "fields": [{"id": 2, "name": "y", "type": "int", "required": False}]}
+    with pytest.raises(InvalidError, match=r"Invalid initial-default \{\} of x of type struct: it has none"):
+        table(3, schema=column(kind, **{"initial-default": {}}))
+    kind["fields"][0]["write-default"] = None  # type: ignore[index]
+    nothing = column(kind, **{"initial-default": None, "write-default": None, "doc": None})
+    added = commit(table(3), {"action": "add-schema", "schema": nothing})["schemas"][-1]
+    for schema in (table(3, schema=nothing)["schemas"][0], added):
+        field = schema["fields"][0]
+        assert field.keys() == {"id", "name", "type", "required", "doc"}
+        assert field["type"]["fields"][0].keys() == {"id", "name", "type", "required"}
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"required": False, "type": "long"},
+        {"required": True, "type": "double"},
+        {"required": True, "type": "float"},
+        {"required": True, "type": "variant"},
+        {"required": True, "type": {"type": "struct", "fields": []}},
+    ],
+)
+def test_an_identifier_field_is_one_that_can_identify_a_row(field: Json) -> None:
+    schema = {**column("long", **field), "identifier-field-ids": [1]}
+    for wanted in (lambda: table(3, schema=schema), lambda: schemas.check_schema(schema, 3)):
+        with pytest.raises(
+            InvalidError, match="cannot add field x as an identifier: an identifier is required"
+        ):
+            wanted()
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_an_identifier_field_within_a_struct_needs_all_of_it_required(required: bool) -> None:
+    kind = {"type": "struct", "fields": [{"id": 2, "name": "y", "type": "long", "required": True}]}
+    schema = {**column(kind, required=required), "identifier-field-ids": [2]}
+    if required:
+        assert table(schema=schema)["schemas"][0]["identifier-field-ids"] == [2]
+    else:
+        with pytest.raises(InvalidError, match=r"cannot add field x\.y as an identifier"):
+            table(schema=schema)
+
+
+def test_an_id_beyond_32_bits_and_a_required_unknown_are_refused() -> None:
+    with pytest.raises(InvalidError, match="Invalid id 2147483648 of x: give an id of 32 bits"):
+        commit(table(), {"action": "add-schema", "schema": column("int", id=2**31)})
+    for kind in (
+        "unknown",
+        {"type": "list", "element-id": 2, "element": "unknown", "element-required": True},
+        {
+            "type": "map",
+            "key-id": 2,
+            "key": "unknown",
+            "value-id": 3,
+            "value": "int",
+            "value-required": False,
+        },
+    ):
+        with pytest.raises(InvalidError, match=r"Invalid type unknown of x.*: all its values are null"):
+            table(3, schema=column(kind, required=True))
+    field = {"source-id": 1, "field-id": 2**31, "name": "p", "transform": "identity"}
+    with pytest.raises(InvalidError, match="field-id 2147483648 of p is no number from 0 to 2147483647"):
+        commit(table(), {"action": "add-spec", "spec": {"fields": [field]}})
+
+
+def test_several_source_columns_are_refused() -> None:
+    field = {"source-ids": [1, 2], "name": "p", "transform": "bucket[4]"}
+    with pytest.raises(InvalidError, match=r"Invalid source-ids \[1, 2\] of partition field p: give one"):
+        table(spec={"fields": [field]})
+    by = {**field, "direction": "asc", "null-order": "nulls-first"}
+    with pytest.raises(InvalidError, match=r"Invalid source-ids \[1, 2\] of a sort field: give one"):
+        table(order={"fields": [by]})
+    assert table(spec={"fields": [{**field, "source-ids": [1]}]})["partition-specs"][0]["fields"] == [
+        {"source-id": 1, "field-id": 1000, "name": "p", "transform": "bucket[4]"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("snapshot-id", 2**63, "field snapshot-id is 9223372036854775808; give an integer of 64 bits"),
+        ("timestamp-ms", 2**63, "field timestamp-ms is .* 64 bits"),
+        ("parent-snapshot-id", 2**63, "field parent-snapshot-id is .* 64 bits"),
+        ("sequence-number", 2**63, "field sequence-number is .* 64 bits"),
+        ("schema-id", 2**31, "field schema-id is .* 32 bits"),
+        ("first-row-id", True, "first-row-id is missing or no int"),
+        ("added-rows", True, "added-rows is missing or no int"),
+        ("first-row-id", 2**63 - 5, "its rows reach 9223372036854775813, and row ids have 64 bits"),
+        ("key-id", 7, "key-id is missing or no str"),
+    ],
+)
+def test_a_snapshot_that_readers_cannot_parse_is_refused(field: str, value: object, said: str) -> None:
+    more = {"first-row-id": 0, "added-rows": 10, field: value}
+    with pytest.raises(InvalidError, match=said):
+        commit(table(3), snapshot(1, **more))
+
+
+def test_nulls_of_a_snapshot_are_left_out() -> None:
+    nulls = {"parent-snapshot-id": None, "schema-id": None, "key-id": None}
+    update = snapshot(1, **nulls)
+    kept = commit(table(), update, move(1))
+    assert kept["snapshots"][0].keys().isdisjoint(nulls)
+    assert table_metadata.already_applied([update, move(1)], kept)
+    old = {"snapshot-id": 1, "timestamp-ms": 1, "manifest-list": "s3://x", "summary": None}
+    assert "summary" not in commit(table(1), {"action": "add-snapshot", "snapshot": old})["snapshots"][0]
+
+
+@pytest.mark.parametrize("manifests", [5, "s3://x", [5], {"a": "b"}])
+def test_manifests_of_v1_are_a_list_of_locations(manifests: object) -> None:
+    old = {"snapshot-id": 1, "timestamp-ms": 1, "manifests": ["s3://x"]}
+
+    def add(snapshot: Json) -> Json | None:
+        update = {"action": "add-snapshot", "snapshot": snapshot}
+        return table_metadata.commit(table(1), [update], now_ms=NOW_MS, previous_location=None)
+
+    kept = add(old)
+    assert kept is not None
+    assert kept["snapshots"] == [old]
+    with pytest.raises(InvalidError, match="manifests"):
+        add({**old, "manifests": manifests})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max-ref-age-ms", True),
+        ("max-ref-age-ms", 2**63),
+        ("max-snapshot-age-ms", 2**63),
+        ("min-snapshots-to-keep", 2**31),
+    ],
+)
+def test_retention_beyond_its_bits_is_refused(field: str, value: int) -> None:
+    with pytest.raises(InvalidError, match=f"Invalid {field} {value} of ref main: .* at most"):
+        commit(table(), snapshot(1), move(1, **{field: value}))
+    most = 2**31 - 1 if field.startswith("min") else 2**63 - 1
+    assert commit(table(), snapshot(1), move(1, **{field: most}))["refs"]["main"][field] == most
+
+
+def test_statistics_that_readers_cannot_parse_are_refused_and_their_nulls_left_out() -> None:
+    blob = {
+        "type": "deletion-vector-v1",
+        "snapshot-id": 1,
+        "sequence-number": 1,
+        "fields": [1],
+        "properties": None,
+    }
+    file = {
+        "snapshot-id": 1,
+        "statistics-path": "s3://x",
+        "file-size-in-bytes": 5,
+        "file-footer-size-in-bytes": 3,
+        "key-metadata": None,
+        "blob-metadata": [blob],
+    }
+
+    def put(**more: object) -> list[Json]:
+        update = {"action": "set-statistics", "statistics": {**file, **more}}
+        found: list[Json] = commit(with_snapshots(1), update)["statistics"]
+        return found
+
+    (kept,) = put()
+    assert "key-metadata" not in kept
+    assert "properties" not in kept["blob-metadata"][0]
+    assert "properties" in blob, "what the client sent is not changed"
+    for wrong in ({"fields": [2**31]}, {"snapshot-id": 2**63}, {"sequence-number": True}):
+        with pytest.raises(InvalidError, match="Cannot parse"):
+            put(**{"blob-metadata": [{**blob, **wrong}]})
+    for name in ("file-size-in-bytes", "file-footer-size-in-bytes", "snapshot-id"):
+        with pytest.raises(InvalidError, match=f"field {name} is 9223372036854775808; give an integer"):
+            put(**{name: 2**63})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "encrypted-key-metadata is missing"),
+        ({"encrypted-key-metadata": 5}, "encrypted-key-metadata is missing or no str"),
+        ({"encrypted-key-metadata": "%%"}, "its encrypted-key-metadata is no base64"),
+        ({"encrypted-key-metadata": "QUI=", "properties": [1]}, "its properties must map names to strings"),
+        ({"encrypted-key-metadata": "QUI=", "encrypted-by-id": 5}, "encrypted-by-id is missing or no str"),
+    ],
+)
+def test_an_encryption_key_that_readers_cannot_parse_is_refused(more: Json, said: str) -> None:
+    with pytest.raises(InvalidError, match=said):
+        commit(table(3), {"action": "add-encryption-key", "encryption-key": {"key-id": "k", **more}})
+    whole = {"key-id": "k", "encrypted-key-metadata": "QUI=", "encrypted-by-id": None}
+    kept = commit(table(3), {"action": "add-encryption-key", "encryption-key": whole})
+    assert kept["encryption-keys"] == [{"key-id": "k", "encrypted-key-metadata": "QUI="}]
+
+
+class Names(list[str]):
+    def __contains__(self, name: object) -> bool:
+        raise AssertionError("a search through a list for every property")
+
+
+def test_many_properties_and_schemas_take_a_step_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    meta = commit(table(), {"action": "set-properties", "updates": {"a": "1", "b": "2"}})
+    gone = commit(meta, {"action": "remove-properties", "removals": Names(["a", "c"])})
+    assert gone["properties"].keys() == {"b", "write.parquet.compression-codec"}
+    keys: list[bytes] = []
+
+    def counted(schema: Json) -> bytes:
+        keys.append(schemas.schema_key(schema))
+        return keys[-1]
+
+    monkeypatch.setattr(table_updates, "schema_key", counted)
+    adds = [
+        {"action": "add-schema", "schema": column("int", name=f"c{number % 50}")} for number in range(100)
+    ]
+    made = commit(meta, *adds)
+    assert [schema["schema-id"] for schema in made["schemas"]] == list(range(51)), "equal ones are reused"
+    assert len(keys) == len(adds) + len(meta["schemas"])
+
+
+def test_schemas_are_known_by_content_also_after_one_was_removed() -> None:
+    def add(name: str, **more: object) -> Json:
+        schema = column("int", name=name, required=True)
+        return {"action": "add-schema", "schema": {**schema, "schema-id": 9, **more}}
+
+    use = {"action": "set-current-schema", "schema-id": -1}
+    meta = commit(table(), add("a"), add("b"), add("a"), use)
+    assert (len(meta["schemas"]), meta["current-schema-id"]) == (3, 1)
+    assert len(commit(meta, add("a", **{"identifier-field-ids": [1]}))["schemas"]) == 4
+    gone = {"action": "remove-schemas", "schema-ids": [2]}
+    again = commit(meta, add("b"), gone, add("b"), use)
+    assert [schema["schema-id"] for schema in again["schemas"]] == [0, 1, 2]
+    assert again["current-schema-id"] == 2
+    assert again["schemas"][-1]["fields"][0]["name"] == "b"
+    deep = json.loads("[" * 300 + "]" * 300)
+    with pytest.raises(InvalidError, match=r"Invalid schema: .*nest less"):
+        commit(meta, {"action": "add-schema", "schema": column("int", extra=deep)})
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_equal_partition_field_without_an_id_has_that_of_the_earlier_one(version: int) -> None:
+    day = {"source-id": 2, "name": "day", "transform": "day"}
+    hour = {"source-id": 2, "name": "hour", "transform": "hour"}
+    meta = table(version, spec={"fields": [day]})
+    again = [{"action": "add-spec", "spec": {"fields": [day]}}, {"action": "set-default-spec", "spec-id": -1}]
+    assert table_metadata.commit(meta, again, now_ms=NOW_MS, previous_location=None) is None, "all is there"
+    more = commit(meta, {"action": "add-spec", "spec": {"fields": [day, hour]}})
+    assert [field["field-id"] for field in more["partition-specs"][1]["fields"]] == [1000, 1001]
+    assert more["last-partition-id"] == 1001
+    other = {"action": "add-spec", "spec": {"fields": [{**hour, "name": "h"}]}}
+    (field,) = commit(more, other)["partition-specs"][2]["fields"]
+    assert field["field-id"] == (1000 if version == 1 else 1002), "v1 numbers them by position"
+    alone = commit(more, {"action": "add-spec", "spec": {"fields": [hour]}})["partition-specs"][2]["fields"]
+    assert alone[0]["field-id"] == (1000 if version == 1 else 1001)
