@@ -19,7 +19,7 @@ from tarn_host.stack import base, engine, lifecycle, project, run_once
 
 WRONG_INPUT = 2
 FILE_COMMANDS = (("apply",), ("check-spec",), ("dead-letters", "replay"))
-"""Commands whose last argument, or that of -f, is a file of the host."""
+"""Commands whose last argument, or that of -f, is a file of the host; `apply` takes it by -f only."""
 FILE_OPTIONS = ("-f", "--file")
 PLAYS = (["demo", "load"], ["demo", "replay"])
 
@@ -28,39 +28,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        here = project.load()
-        image = f"tarn/services:{here.name}"
-        if not base.is_there(image):
-            now = engine.look()
-            what = (
-                f"the image {image} is not there"
-                if now.server
-                else f"no container engine answers: {now.error}"
-            )
-            raise StopError(what, "run scripts/up first")
-        work = keeper.on_host(words)
-        if work is not None:
-            return work(here, words)
-        if is_play(words) and lifecycle.replay_runs(here):
-            # Invalid options must not stop the running replay.
-            refused = run_once.run(here, "cli", [*words, "--check"], stdin=subprocess.DEVNULL)
-            if refused:
-                return refused
-            lifecycle.stop_replay(here)
-            print(
-                "The replay of scripts/up is stopped; the next scripts/up goes on with it.",
-                file=sys.stderr,
-                flush=True,
-            )
+        return _run(words)
     except StopError as error:
         return stopped(error)
+    except OSError as error:
+        return stopped(project.hindered(error))
+    except KeyboardInterrupt:
+        return stopped(StopError("stopped by the keyboard", "run the command again", 130))
+
+
+def _run(words: list[str]) -> int:
+    here = project.load()
+    image = f"tarn/services:{here.name}"
+    if not base.is_there(image):
+        now = engine.look()
+        what = (
+            f"the image {image} is not there" if now.server else f"no container engine answers: {now.error}"
+        )
+        raise StopError(what, "run scripts/up first")
+    work = keeper.on_host(words)
+    if work is not None:
+        return work(here, words)
+    if is_play(words) and lifecycle.replay_runs(here):
+        # Invalid options must not stop the running replay.
+        refused = run_once.run(here, "cli", [*words, "--check"], stdin=subprocess.DEVNULL)
+        if refused:
+            return refused
+        lifecycle.stop_replay(here)
+        print(
+            "The replay of scripts/up is stopped; the next scripts/up goes on with it.",
+            file=sys.stderr,
+            flush=True,
+        )
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     options = ["--env", f"TARN_CONTAINERS={containers(lifecycle.services(here))}"] if is_status(words) else []
     try:
         words, stdin = with_file(words)
     except OSError as error:
         what = f"could not read {error.filename}: {error.strerror}"
-        return stopped(StopError(what, "name a readable YAML file", code=WRONG_INPUT))
+        raise StopError(what, "name a readable YAML file", code=WRONG_INPUT) from None
     if stdin is None:
         return run_once.run(here, keeper.service_of(words), words, options=options, terminal=terminal)
     with stdin:
@@ -81,12 +87,14 @@ def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
     command = next((each for each in FILE_COMMANDS if names[: len(each)] == each), None)
     named_otherwise = any(word.partition("=")[0] == "--ingestor" for word in words)
     if command is None or len(plain) == len(command) or words[-1] == "--help" or named_otherwise:
-        return list(words), None
+        return words, None
     named = [at + 1 for at, word in enumerate(words[:-1]) if word in FILE_OPTIONS]
+    if command == ("apply",) and not named:
+        return words, None
     at = named[0] if named else plain[-1][0]
     file, first = words[at], at - 1 if named else at
     if file == "-":
-        return list(words), None
+        return words, None
     return [*words[:first], "--shown-as", file, *words[first:at], "-", *words[at + 1 :]], open(file, "rb")
 
 

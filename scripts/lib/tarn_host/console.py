@@ -52,9 +52,14 @@ def line(text: str) -> None:
     print(text, flush=True)
 
 
+def is_full(error: OSError) -> bool:
+    """Whether the error is that of a full disk, or of a quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def no_room(error: OSError) -> StopError:
     """A StopError for a full disk of this clone; any other error is raised again."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    if not is_full(error):
         raise error
     where = f" ({error.filename})" if error.filename else ""
     return StopError(

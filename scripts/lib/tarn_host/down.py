@@ -25,10 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found.add_argument("--yes", action="store_true", help="do not ask")
     options = found.parse_args(arguments)
     try:
-        with only_one(project.load()):
+        with only_one(project.load(), needs_room=False):
             down(purge=options.purge, stop_engine=options.engine, assume_yes=options.yes)
     except StopError as error:
         return stopped(error)
+    except OSError as error:
+        return stopped(project.hindered(error))
     except KeyboardInterrupt:
         return stopped(StopError("stopped by the keyboard", "run scripts/down again", 130))
     return 0
@@ -63,7 +65,6 @@ def down(*, purge: bool, stop_engine: bool, assume_yes: bool) -> None:
         StopError: the request was refused or a step failed.
     """
     here = project.load()
-    project.LOG_DIR.mkdir(parents=True, exist_ok=True)
     now = engine.look()
     if now.server is None:
         line("no engine answers, so no service runs")

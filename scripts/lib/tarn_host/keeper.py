@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -53,7 +54,7 @@ def backup(here: Project, words: Sequence[str]) -> int:
     """Write a backup to a file; the file appears under its name only once it is complete.
 
     Raises:
-        StopError: the backup failed; no partial file is left behind.
+        StopError: the backup failed, and no partial file is left behind; or another file has its name by now.
     """
     target = _file(words, "backup")
     if target is None:
@@ -62,7 +63,8 @@ def backup(here: Project, words: Sequence[str]) -> int:
         raise StopError(f"{target} exists, and a backup overwrites nothing", "choose another name")
     if not target.parent.is_dir():
         raise StopError(f"the folder {target.parent} does not exist", "make it, or choose another")
-    part = target.with_name(target.name + ".part")
+    # A name of its own: two backups at once would write into one file.
+    part = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
     begin = time.monotonic()
     try:
         code, written = _take(here, part)
@@ -73,12 +75,56 @@ def backup(here: Project, words: Sequence[str]) -> int:
                 "see what it said above; the lake was not touched. Take it again",
                 code=code or 1,
             )
-        part.replace(target)
-    finally:
+    except BaseException:
         part.unlink(missing_ok=True)
+        raise
+    _name(part, target)
     seconds = time.monotonic() - begin
     line(f"{target}: {end['objects']} objects, {written / MIB:.1f} MiB, {seconds:.1f} s in all")
     return code
+
+
+def _name(part: Path, target: Path) -> None:
+    """Give a whole backup its name, and never that of a file that appeared since.
+
+    Raises:
+        StopError: such a file is there, or the name cannot be given; the backup keeps the name of its part.
+    """
+    try:
+        if not _linked(part, target):
+            # An empty file of this run holds the name until the backup takes its place.
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            try:
+                part.replace(target)
+            except OSError:
+                target.unlink()
+                raise
+    except FileExistsError:
+        raise StopError(
+            f"{target} appeared while the backup was taken, and stays as it is",
+            f"the backup is whole: it is {part}",
+        ) from None
+    except OSError as error:
+        raise StopError(
+            f"the backup could not get its name {target}: {error.strerror or error}",
+            f"it is whole: it is {part}",
+        ) from None
+
+
+def _linked(part: Path, target: Path) -> bool:
+    """Whether the file has its second name now, and only that; some file systems have no hard links.
+
+    Raises:
+        FileExistsError: another file has that name.
+    """
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
+    part.unlink(missing_ok=True)
+    return True
 
 
 def _take(here: Project, part: Path) -> tuple[int, int]:
@@ -88,8 +134,7 @@ def _take(here: Project, part: Path) -> tuple[int, int]:
     with taking as process:
         assert process.stdout is not None
         try:
-            with part.open("wb") as file:
-                os.chmod(part, 0o600)
+            with open(part, "xb", opener=_private) as file:
                 while True:
                     chunk = process.stdout.read(CHUNK_BYTES)
                     if not chunk:
@@ -107,6 +152,11 @@ def _take(here: Project, part: Path) -> tuple[int, int]:
         finally:
             process.stdout.close()
     return process.returncode, written
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that nobody else can read."""
+    return os.open(path, flags, 0o600)
 
 
 def restore(here: Project, words: Sequence[str]) -> int:

@@ -8,11 +8,11 @@ import signal
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tarn_host.console import StopError
+from tarn_host.console import StopError, is_full
 
 TIMED_OUT = 124
 NOT_FOUND = 127
@@ -202,7 +202,7 @@ def logged(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> None:
-    """Run a program with its output appended to a log file.
+    """Run a program with its output appended to a log file; on a full disk it runs without.
 
     Args:
         command: the program and its arguments.
@@ -216,14 +216,8 @@ def logged(
     Raises:
         StopError: it failed or timed out; the message carries the last lines of the output.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as sink:
-        sink.write(f"$ {' '.join(command)}\n")
-
-        def write(text: str) -> None:
-            sink.write(text + "\n")
-            sink.flush()
-
+    with _appending(log) as write:
+        write(f"$ {' '.join(command)}")
         try:
             running = Running(command, on_line=write, env=env, cwd=cwd)
         except FileNotFoundError:
@@ -236,3 +230,26 @@ def logged(
         why = f"not done within {timeout_s:g} s" if code == TIMED_OUT else f"exit code {code}"
         tail = "\n".join(f"    {text}" for text in list(running.tail)[-15:])
         raise StopError(f"{what} failed ({why}); the last lines of {log}:\n{tail}", fix)
+
+
+@contextlib.contextmanager
+def _appending(log: Path) -> Iterator[Callable[[str], None]]:
+    """A function that appends a line to a log file; a full disk drops it, now and when the file is closed."""
+    sink = None
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        sink = log.open("ab", buffering=0)
+    except OSError as error:
+        if not is_full(error):
+            raise
+
+    def write(text: str) -> None:
+        try:
+            if sink is not None:
+                sink.write(f"{text}\n".encode(errors="replace"))
+        except OSError as error:
+            if not is_full(error):
+                raise
+
+    with sink or contextlib.nullcontext():
+        yield write

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tarn_host import shell
 from tarn_host.arguments import Parser
-from tarn_host.console import Phases, Problem, StopError, agree, line, no_room, problem, stopped
+from tarn_host.console import Phases, Problem, StopError, agree, line, problem, stopped
 from tarn_host.stack import base, checks, engine, engine_kind, firewall, images, lifecycle, project
 from tarn_host.stack.canary import Canary
 from tarn_host.stack.lock import only_one
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StopError as error:
         return stopped(error)
     except OSError as error:
-        return stopped(no_room(error))
+        return stopped(project.hindered(error))
     except KeyboardInterrupt:
         return stopped(
             StopError("stopped by the keyboard", "run scripts/up again to go on, or scripts/down to end", 130)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import proxy_bypass_environment
 
 import pytest
+import yaml
 from tarn_host.bench.classroom import STUDENTS_MAX
 
 from tarn.core.services import SERVICES as ROWS
@@ -18,6 +22,7 @@ from tests.support.pages import section, tables, text_of
 TABLE = dict(ROWS)
 FILE = "docker-compose.yml"
 MODULE = "services/tarn/core/services.py"
+REPLICAS = compose.ROOT / "catalog/replicas/compose.yml"
 STORE_USERS = "Store users and what they may do (bucket `tarn`)"
 KAFKA_USERS = "Kafka's users and what they may do"
 # The store's root user, and who sets its users up; what no setting can make larger.
@@ -34,7 +39,8 @@ def missing(name: str) -> list[str]:
     """What a service lacks, as `file: what to do`; empty if it is complete."""
     if name not in SERVICES:
         return [f"{FILE}: add the service {name}, or remove its row from {MODULE}"]
-    return [*_confinement(name), *_secrets(name), *_image(name), *_reach(name), *_rows(name)]
+    parts = (_confinement, _proxies, _secrets, _image, _reach, _rows)
+    return [said for part in parts for said in part(name)]
 
 
 def _confinement(name: str) -> Iterator[str]:
@@ -50,6 +56,13 @@ def _confinement(name: str) -> Iterator[str]:
         yield f"{FILE}: {name} needs a `memswap_limit` that is its `mem_limit`"
     if not any(str(mount).startswith("/tmp:") for mount in service.get("tmpfs", [])):
         yield f'{FILE}: {name} needs `tmpfs: ["/tmp:size=…"]`'
+
+
+def _proxies(name: str) -> Iterator[str]:
+    environment = SERVICES[name].get("environment") or {}
+    for variable in ("NO_PROXY", "no_proxy"):
+        if environment.get(variable) != compose.COMPOSE["x-inside"]["NO_PROXY"]:
+            yield f"{FILE}: {name} needs {variable}: `<<: *inside` in its environment"
 
 
 def _secrets(name: str) -> Iterator[str]:
@@ -126,6 +139,33 @@ def test_a_service_is_complete(name: str) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def aliases(services: Mapping[str, Any]) -> set[str]:
+    """The names of services, and the aliases that they have in their networks."""
+    networks = [service.get("networks") for service in services.values()]
+    own = [one for each in networks if isinstance(each, dict) for one in each.values() if one]
+    return {*services, *(alias for one in own for alias in one.get("aliases", ()))}
+
+
+def test_no_name_of_the_stack_goes_through_a_proxy() -> None:
+    """Docker's client puts the proxies of its own settings into every container."""
+    found = compose.COMPOSE["x-inside"]["NO_PROXY"].split(",")
+    loopback = {"localhost", "127.0.0.1", "::1"}
+    front = yaml.safe_load(REPLICAS.read_text(encoding="utf-8").replace("!override", ""))["services"]
+    names = aliases(SERVICES) | aliases(front)
+    assert {"catalog.own", "catalog-front.own", "minio"} <= names
+    assert sorted(found) == sorted(names | loopback)
+
+
+def test_a_proxy_of_the_environment_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"http_proxy": "http://proxy:1", **SERVICES["cli"]["environment"]})
+    hosts = sorted({urlsplit(f"//{each}").hostname for name in SERVICES for each in addresses(name)}, key=str)
+    assert len(hosts) >= 6
+    assert [
+        host for host in [*hosts, "127.0.0.1", "catalog.own"] if not proxy_bypass_environment(str(host))
+    ] == []
+    assert not proxy_bypass_environment("example.com")
+
+
 def test_a_class_of_kernels_has_threads_enough() -> None:
     """Twenty kernels met a limit of 512: some died, and one waited in a scan for ever."""
     assert SERVICES["jupyter"]["pids_limit"] >= STUDENTS_MAX * THREADS_PER_KERNEL
@@ -159,6 +199,7 @@ def test_a_new_service_is_told_all_that_it_lacks(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(TABLE, "newcomer", row)
     said = "\n".join(missing("newcomer"))
     for part in (
+        "newcomer needs NO_PROXY: `<<: *inside`",
         "init needs the volume `secrets-newcomer:/secrets/newcomer`",
         "declare the volume `secrets-newcomer:`",
         "newcomer runs as 10099",

@@ -133,6 +133,12 @@ BROKEN: dict[str, tuple[Facts, str, tuple[str, ...], str]] = {
         ("DOCKER_HOST=tcp://x:1",),
         "unset DOCKER_HOST",
     ),
+    "an engine of another machine": (
+        replace(WELL, engine=replace(ENGINE, remote="ssh://me@far")),
+        "engine-remote",
+        ("another machine (ssh://me@far)",),
+        "docker context use default",
+    ),
     "no right to use the engine": (
         silent("permission denied while trying to connect"),
         "engine-rights",

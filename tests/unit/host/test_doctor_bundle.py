@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import tarfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tarn_host import shell
 from tarn_host.console import StopError
 from tarn_host.doctor import bundle
 from tarn_host.doctor.bundle import clean
-from tarn_host.doctor.facts import Facts
+from tarn_host.doctor.facts import Container, Facts
 from tarn_host.doctor.redact import redacted
 from tarn_host.stack.engine import Engine, Machine
 from tarn_host.stack.project import Project
@@ -168,6 +171,65 @@ FACTS = Facts(
     machine=Machine(linux=True, root=False, debian=False, has_dockerd=False, systemd=False, docker_host=""),
 )
 HERE = Project(name="tarn-1", base="b", own_base=True, settings={})
+
+
+RUNNING = replace(
+    FACTS,
+    engine=Engine(server="27.0", error="", compose="2.30", data_root="/d", memory_bytes=None),
+    containers=(Container(service="catalog", name="tarn-1-catalog-1", state="running"),),
+    config_error="invalid interpolation format",
+)
+
+
+def listing(monkeypatch: pytest.MonkeyPatch, rows: str, code: int = 0) -> list[list[str]]:
+    """Fake of the engine, which lists these volumes and removes the canary; returns the runs of its image."""
+    runs: list[list[str]] = []
+
+    def capture(command: list[str], **_: object) -> shell.Result:
+        assert command[:3] == ["docker", "volume", "ls"]
+        return shell.Result(code, rows, "")
+
+    def run(command: list[str], *, input: bytes, **_: object) -> subprocess.CompletedProcess[bytes]:
+        runs.append(command)
+        texts = {n: t.replace(CANARY, "[secret]") for n, t in json.loads(input).items()}
+        said = json.dumps({"texts": texts, "replaced": 2}).encode()
+        return subprocess.CompletedProcess(command, 0, said, b"")
+
+    monkeypatch.setattr(shell, "capture", capture)
+    monkeypatch.setattr(bundle.subprocess, "run", run)
+    return runs
+
+
+def test_values_are_looked_for_although_the_configuration_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = "tarn-1_secrets-cli\ttarn-1\ntarn-1_minio-data\ttarn-1\ntarn-12_secrets-cli\ttarn-12\n"
+    runs = listing(monkeypatch, rows)
+    cleaned = clean(TEXTS, bundle.values_of(HERE, RUNNING))
+    assert (cleaned.by_value, cleaned.left_out) == (True, ())
+    assert CANARY not in json.dumps(dict(cleaned.texts))
+    assert [word for word in runs[0] if "secrets-" in word] == ["tarn-1_secrets-cli:/secrets/cli:ro"]
+
+
+@pytest.mark.parametrize(
+    ("code", "why"), [(0, "no volume of secrets was found"), (1, "the engine does not list its volumes")]
+)
+def test_without_volumes_of_secrets_a_stack_is_not_called_searched(
+    monkeypatch: pytest.MonkeyPatch, code: int, why: str
+) -> None:
+    listing(monkeypatch, "", code)
+    for facts in (RUNNING, replace(RUNNING, config_error=""), replace(RUNNING, containers=())):
+        cleaned = clean(TEXTS, bundle.values_of(HERE, facts))
+        assert (cleaned.by_value, cleaned.why) == (False, why)
+        assert CANARY not in json.dumps(dict(cleaned.texts))
+
+
+def test_a_stack_that_was_never_started_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = listing(monkeypatch, "tarn-12_secrets-cli\ttarn-12\n")
+    cleaned = clean(
+        {"disk.txt": "x"}, bundle.values_of(HERE, replace(RUNNING, config_error="", containers=()))
+    )
+    assert (cleaned.by_value, cleaned.left_out, runs) == (True, (), [])
 
 
 @pytest.fixture

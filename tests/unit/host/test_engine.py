@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 
 import pytest
-from tarn_host.stack import apt
+from tarn_host import shell
+from tarn_host.stack import apt, engine
 from tarn_host.stack.engine import Engine, Machine, Plan, packages, plan
 from tarn_host.stack.engine_kind import Kind, version_tuple
 
@@ -176,3 +178,54 @@ docker-cli:
 )
 def test_the_client_is_installed_where_it_is_a_package_of_its_own(policy: str, wanted: list[str]) -> None:
     assert packages(apt.candidates(policy)) == wanted
+
+
+def test_an_engine_of_another_machine_is_refused() -> None:
+    wanted, [problem] = plan(dataclasses.replace(UP, remote="ssh://me@far"), DEBIAN_ROOT, offline=False)
+    assert wanted == Plan()
+    assert "ssh://me@far" in problem.what
+    assert "docker context use default" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "is_remote"),
+    [
+        ("", False),
+        ("unix:///var/run/docker.sock", False),
+        ("unix:///Users/me/.colima/default/docker.sock", False),
+        ("npipe:////./pipe/docker_engine", False),
+        ("fd://", False),
+        ("ssh://me@localhost", False),
+        ("ssh://127.0.0.1:2222", False),
+        ("tcp://localhost:2375", False),
+        ("tcp://127.0.0.1:2375", False),
+        ("tcp://:2375", False),
+        ("tcp://own:2375", False),
+        ("ssh://me@far", True),
+        ("tcp://192.0.2.7:2376", True),
+        ("https://192.0.2.7:2376", True),
+        ("ssh://alias-of-ssh-only", True),
+        ("tcp://[bad", False),
+    ],
+)
+def test_only_an_address_of_another_machine_is_remote(
+    endpoint: str, is_remote: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"own": "127.0.0.1", "127.0.0.1": "127.0.0.1", "far": "192.0.2.7", "192.0.2.7": "192.0.2.7"}
+
+    def look_up(host: str, port: int, **_: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        if host not in known:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (known[host], port))]
+
+    monkeypatch.setattr(engine.socket, "getaddrinfo", look_up)
+    assert engine.remote(endpoint) == (endpoint if is_remote else "")
+
+
+@pytest.mark.parametrize(("server", "found"), [("29.0.0", "tcp://192.0.2.7:1"), ("", "")])
+def test_the_endpoint_is_that_of_the_client(server: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"version": server, "context": "tcp://192.0.2.7:1\n", "info": "{}"}
+    monkeypatch.setattr(
+        engine.shell, "capture", lambda command, **_: shell.Result(0, said.get(command[1], ""), "")
+    )
+    assert engine.look().remote == found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from collections.abc import Iterator
@@ -123,6 +124,45 @@ def test_a_whole_backup_gets_its_name(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "lake.tar").stat().st_mode & 0o777 == 0o600
 
 
+def no_links(*_: object, **__: object) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_two_backups_to_one_name_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+):
+    """The second writes while the first does, and ends after it: the first keeps the name."""
+    if not has_links:
+        monkeypatch.setattr(keeper.os, "link", no_links)
+    target = tmp_path / "lake.tar"
+    first, second = whole(), whole(missing=1)
+
+    class Overlapping(Streaming):
+        @contextmanager
+        def __call__(self, *_: object, **__: object) -> Iterator[Streaming]:
+            yield self
+            monkeypatch.setattr(keeper.run_once, "started", Streaming(first, 0))
+            assert keeper.backup(HERE, ["backup", str(target)]) == 0
+
+    monkeypatch.setattr(keeper.run_once, "started", Overlapping(second, 0))
+    with pytest.raises(StopError, match=r"lake\.tar appeared .* stays as it is") as caught:
+        keeper.backup(HERE, ["backup", str(target)])
+    assert target.read_bytes() == first
+    (kept,) = (path for path in tmp_path.iterdir() if path != target)
+    assert kept.read_bytes() == second
+    assert str(kept) in caught.value.fix
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_without_hard_links_a_backup_gets_its_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(keeper.os, "link", no_links)
+    monkeypatch.setattr(keeper.run_once, "started", Streaming(whole(), 0))
+    assert keeper.backup(HERE, ["backup", str(tmp_path / "lake.tar")]) == 0
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [whole()]
+    assert (tmp_path / "lake.tar").stat().st_mode & 0o777 == 0o600
+
+
 def test_half_a_backup_is_removed_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(keeper.run_once, "started", Streaming(whole()[:700], 3))
     with pytest.raises(StopError, match="was cut short after") as caught:
@@ -142,7 +182,7 @@ def test_a_disk_that_is_full_ends_the_container_and_leaves_nothing(
 
     monkeypatch.setattr(keeper.os, "fsync", full)
     with pytest.raises(
-        StopError, match=r"lake\.tar\.part after .* MiB: No space left on device; it is removed"
+        StopError, match=r"lake\.tar\.\w+\.part after .* MiB: No space left on device; it is removed"
     ):
         keeper.backup(HERE, ["backup", str(tmp_path / "lake.tar")])
     assert isinstance(container.ended_by, StopError)

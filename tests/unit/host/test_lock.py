@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,8 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tarn_host import down, up
+from tarn_host import cli, down, up
 from tarn_host.console import StopError
+from tarn_host.doctor import command
 from tarn_host.stack import lock, project
 from tarn_host.stack.project import Project
 
@@ -104,3 +106,62 @@ def test_a_lock_without_words_is_refused_all_the_same(other: subprocess.Popen[st
     (tmp_path / "tarn-1.lock").write_text("")
     with pytest.raises(StopError, match="another script is at work on tarn-1"), lock.only_one(HERE):
         pytest.fail("two at once")
+
+
+def refused(path: Path) -> Callable[..., None]:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (up.main, ["--yes"]),
+        (down.main, []),
+        (cli.main, ["restore", "lake.tar"]),
+        (cli.main, ["status"]),
+        (command.main, []),
+    ],
+    ids=["up", "down", "restore", "tarn", "doctor"],
+)
+def test_what_a_run_as_root_left_is_named_with_its_owner(
+    script: Callable[[list[str]], int],
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "tarn-1.lock"
+    file.touch()
+    monkeypatch.setattr(project, "ENV_FILE", tmp_path / "clone" / ".env")
+    monkeypatch.setattr(project, "_user", lambda uid: f"user {uid}")
+    monkeypatch.setattr(cli.base, "is_there", lambda image: True)
+    monkeypatch.setattr(lock, "path_of", refused(file))
+    monkeypatch.setattr(cli.lifecycle, "services", refused(file))
+    monkeypatch.setattr(command, "look", refused(file))
+    assert script(words) == 1
+    said = capsys.readouterr().err
+    assert f"{file} belongs to user {os.getuid()}, and user {os.getuid()} may not use it" in said
+    assert f"cd {project.ROOT} && sudo chown -R $USER {tmp_path.name}\n" in said
+
+
+def test_what_cannot_be_made_is_laid_to_the_folder(tmp_path: Path) -> None:
+    """An error of a file that does not exist is that of its folder."""
+    with pytest.raises(PermissionError) as caught:
+        refused(tmp_path / "logs" / "stop.log")()
+    assert project.hindered(caught.value).what.startswith(f"{tmp_path} belongs to ")
+
+
+def test_a_file_that_is_not_of_the_clones_state_is_not_laid_to_a_run_as_root(tmp_path: Path) -> None:
+    for path in (tmp_path.parent / "other", Path("docker")):
+        with pytest.raises(PermissionError):
+            project.hindered(PermissionError(errno.EACCES, "Permission denied", str(path)))
+
+
+def test_a_lock_that_may_not_be_read_is_not_called_held(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Path, "open", refused(tmp_path / "tarn-1.lock"))
+    assert not lock.is_busy(HERE)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+import stat
 from pathlib import Path
 
 import pytest
 import yaml
 from tarn_host.console import StopError
-from tarn_host.stack import project
+from tarn_host.stack import checks, engine, images, lifecycle, project
 
 
 def test_default_name_is_six_hex_digits_of_the_real_path(tmp_path: Path) -> None:
@@ -26,6 +27,25 @@ def test_default_name_is_six_hex_digits_of_the_real_path(tmp_path: Path) -> None
 def test_parse_env_drops_comments_quotes_and_trailing_remarks() -> None:
     text = "# A=1\nB=2\nexport C='x y'\nD = \"z\"\nE=v # why\nnot a line\nF=\n"
     assert project.parse_env(text) == {"B": "2", "C": "x y", "D": "z", "E": "v", "F": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('"20000" # mine', "20000"),
+        ("'20000'   # mine", "20000"),
+        ('"20000"# mine', "20000"),
+        ('"a # b" # "c"', "a # b"),
+        ("'a' # it's", "a"),
+        ('"" # none', ""),
+        (r'"a\"b" # c', 'a"b'),
+        (r"'C:\x'", r"C:\x"),
+        ('"a" b', '"a" b'),
+        ("a#b # c", "a#b"),
+    ],
+)
+def test_a_remark_behind_a_quoted_value_is_dropped_as_compose_does(text: str, value: str) -> None:
+    assert project.parse_env(f"TARN_PORT_S3={text}\n") == {"TARN_PORT_S3": value}
 
 
 def test_merge_env_keeps_the_users_lines_and_is_stable() -> None:
@@ -82,6 +102,30 @@ def env_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / ".env"
 
 
+SCRIPTS = {
+    "TARN_NEED_DISK_MIB": lambda: "999 MiB" in checks.disk("/data", images_there=True, free_mib=7)[0].what,
+    "TARN_NEED_MEMORY_MIB": lambda: "999 MiB" in checks.memory(7, running=False)[0].what,
+    "TARN_WAIT_S": lambda: lifecycle.wait_timeout_s() == 999,
+    "TARN_BUILD_JOBS": lambda: images.jobs() == 999,
+    "TARN_ENGINE_DATA_ROOT": lambda: engine.data_root_wanted() == "999",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_settings_of_the_scripts_are_read_from_the_file_and_the_environment_wins(
+    name: str, env_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    assert not SCRIPTS[name]()
+    env_file.write_text(f'{name}="999" # mine\n')
+    assert SCRIPTS[name]()
+    monkeypatch.setenv(name, "998")
+    assert not SCRIPTS[name]()
+    monkeypatch.setenv(name, "999")
+    env_file.unlink()
+    assert SCRIPTS[name]()
+
+
 def test_choices_are_remembered_below_the_users_own_lines_until_forgotten(env_file: Path) -> None:
     env_file.write_text("TARN_PORT_TRINO=7\n")
     told = {"TARN_PORT_S3": "20000", "TARN_PORT_TRINO": "20003", "TARN_PROFILE": "small"}
@@ -100,6 +144,27 @@ def test_choices_are_remembered_below_the_users_own_lines_until_forgotten(env_fi
     project.write_env(forgotten)
     assert project.load({}).profile == "full"
     assert "TARN_PORT_S3" not in project.load({}).settings
+
+
+def test_the_file_keeps_its_mode_and_stays_a_link(env_file: Path, tmp_path: Path) -> None:
+    real = tmp_path / "elsewhere" / "my.env"
+    real.parent.mkdir()
+    real.write_text("TARN_DEMO=off\n")
+    real.chmod(0o600)
+    env_file.symlink_to(real)
+    assert project.write_env(project.load({}))
+    assert env_file.is_symlink()
+    assert "TARN_DEMO=off\n# managed" in real.read_text()
+    assert stat.S_IMODE(real.stat().st_mode) == 0o600
+    assert [path.name for path in real.parent.iterdir()] == ["my.env"]
+
+
+def test_a_new_file_has_the_mode_of_any_new_file(env_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").touch()
+    (tmp_path / ".env.part").write_text("left by a run that was killed")
+    assert project.write_env(project.load({}))
+    assert env_file.stat().st_mode == (tmp_path / "other").stat().st_mode
+    assert not (tmp_path / ".env.part").exists()
 
 
 def test_a_run_under_another_name_remembers_nothing(env_file: Path) -> None:

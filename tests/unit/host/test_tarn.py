@@ -115,6 +115,9 @@ def test_a_file_is_read_on_the_host(words: list[str], expected: list[str], tmp_p
             ["check-spec", "-"],
             ["apply", "-f", "-"],
             ["apply", "-f"],
+            ["apply", "nowhere.yaml"],
+            ["apply", "nowhere.yaml", "--wait", "60"],
+            ["apply", "nowhere.yaml", "--file"],
             ["get", "orders"],
             ["check-spec"],
             ["check-spec", "--help"],
@@ -137,6 +140,18 @@ def test_a_file_that_is_not_there_is_wrong_input(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cli.base, "is_there", lambda image: True)
     assert cli.main(["check-spec", "/nowhere/orders.yaml"]) == 2
     assert "could not read /nowhere/orders.yaml: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["is_there", "services"])
+def test_ctrl_c_before_the_container_runs_is_a_sentence(where: str, monkeypatch: pytest.MonkeyPatch, capsys):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.project, "load", lambda: Here())
+    monkeypatch.setattr(cli.base, "is_there", lambda image: True)
+    monkeypatch.setattr(cli.base if where == "is_there" else cli.lifecycle, where, interrupted)
+    assert cli.main(["status"]) == 130
+    assert capsys.readouterr().err == "\nerror: stopped by the keyboard\n  -> run the command again\n"
 
 
 def test_a_play_with_wrong_options_stops_nothing(monkeypatch: pytest.MonkeyPatch):

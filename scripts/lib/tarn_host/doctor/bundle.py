@@ -17,7 +17,7 @@ from tarn_host import shell
 from tarn_host.console import StopError
 from tarn_host.doctor import redact
 from tarn_host.doctor.facts import Facts
-from tarn_host.doctor.look import as_root, secret_mounts
+from tarn_host.doctor.look import as_root, secret_mounts, secret_volumes
 from tarn_host.stack import project
 from tarn_host.stack.project import ROOT, Project
 
@@ -128,9 +128,14 @@ def values_of(here: Project, facts: Facts) -> ByValue | str:
     """A function that removes this copy's secrets by value, in Tarn's own image as root; or why not."""
     if facts.engine.server is None:
         return "no engine answers"
-    mounts = secret_mounts(here, facts.volumes)
-    if not mounts:
+    volumes = secret_volumes(here)
+    if volumes is None:
+        return "the engine does not list its volumes"
+    if not volumes:
+        if facts.containers or facts.config_error:
+            return "no volume of secrets was found"
         return lambda texts: (texts, 0)
+    mounts = secret_mounts(here, volumes)
     command = [*as_root(here, mounts), "tarn.bootstrap.redact"]
 
     def by_value(texts: Mapping[str, str]) -> tuple[Mapping[str, str], int]:

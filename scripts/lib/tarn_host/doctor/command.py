@@ -57,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"\n{options.bundle}: {_words(cleaned)}", file=said, flush=True)
     except StopError as error:
         return stopped(error)
+    except OSError as error:
+        return stopped(project.hindered(error))
     except KeyboardInterrupt:
         return stopped(StopError("stopped by the keyboard", "run scripts/doctor again", 130))
     return exit_code(findings)

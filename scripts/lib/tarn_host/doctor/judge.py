@@ -73,6 +73,9 @@ def _engine(facts: Facts) -> list[Finding]:
         return [Finding("engine-silent", f"the container engine does not answer: {said}", fix)]
     code = "engine-kind" if now.kind.podman or now.kind.windows else "engine-old"
     found = [Finding(code, one.what, one.fix) for one in engine_kind.hinders(now.server, now.kind)]
+    if now.remote:
+        far = engine.remote_problem(now.remote)
+        found.append(Finding("engine-remote", far.what, far.fix))
     wanted = ".".join(str(part) for part in engine.COMPOSE_AT_LEAST)
     fix = f"install Docker's Compose plugin {wanted} or newer (package docker-compose-plugin)"
     if here.linux and here.debian:

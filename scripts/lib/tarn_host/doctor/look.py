@@ -280,10 +280,31 @@ def _with_inside(one: Container, seen: Inside | None, error: str) -> Container:
 
 def _volumes(here: Project, config: Mapping[str, Any]) -> tuple[Volume, ...]:
     names = [v.get("name") or f"{here.name}_{key}" for key, v in (config.get("volumes") or {}).items()]
+    owners = _owners() or {}
+    return tuple(Volume(name=n, there=n in owners, owner=owners.get(n, "")) for n in sorted(names))
+
+
+def _owners() -> dict[str, str] | None:
+    """Every volume of the engine -> the project that created it; None if it does not list them."""
     form = '{{.Name}}\t{{.Label "com.docker.compose.project"}}'
     listed = shell.capture(["docker", "volume", "ls", "--format", form], timeout_s=30)
-    owners = dict([*row.split("\t"), ""][:2] for row in listed.out.splitlines() if row)
-    return tuple(Volume(name=n, there=n in owners, owner=owners.get(n, "")) for n in sorted(names))
+    if not listed.ok:
+        return None
+    return dict([*row.split("\t"), ""][:2] for row in listed.out.splitlines() if row)
+
+
+def secret_volumes(here: Project) -> tuple[Volume, ...] | None:
+    """This project's secret volumes that the engine has; None if it does not list them.
+
+    Unlike the volumes of the facts they do not come from Compose's configuration, which may be unreadable.
+    """
+    owners = _owners()
+    if owners is None:
+        return None
+    prefix = f"{here.name}_secrets-"
+    return tuple(
+        Volume(name=n, there=True, owner=owner) for n, owner in sorted(owners.items()) if n.startswith(prefix)
+    )
 
 
 def secret_mounts(here: Project, volumes: tuple[Volume, ...]) -> list[str]:

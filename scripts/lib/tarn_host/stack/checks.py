@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tarn_host import shell
 from tarn_host.console import Problem
-from tarn_host.stack import needs
+from tarn_host.stack import needs, project
 from tarn_host.stack.project import port_block
 
 DISK_MIB_COLD = 18_000
@@ -40,8 +40,8 @@ class Published:
 
 
 def _wanted_mib(variable: str, default: int) -> int:
-    """A required amount in MiB; an environment variable overrides the default (used by tests)."""
-    text = os.environ.get(variable, "")
+    """A required amount in MiB; a setting overrides the default."""
+    text = project.setting(variable)
     return int(text) if text.isdigit() else default
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tarn_host import shell
 from tarn_host.console import Problem, StopError, line
@@ -46,6 +49,7 @@ class Engine:
         data_root: where the engine keeps images and volumes, as the engine reports it.
         memory_bytes: the memory of the machine that the engine runs on.
         kind: the kind of engine.
+        remote: the client's endpoint, if it is an address of another machine; else empty.
     """
 
     server: str | None
@@ -54,6 +58,7 @@ class Engine:
     data_root: str
     memory_bytes: int | None
     kind: Kind = field(default_factory=Kind)
+    remote: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class Plan:
 
 def data_root_wanted() -> str:
     """Data folder of an engine that Tarn starts."""
-    return os.environ.get("TARN_ENGINE_DATA_ROOT") or DEFAULT_DATA_ROOT
+    return project.setting("TARN_ENGINE_DATA_ROOT") or DEFAULT_DATA_ROOT
 
 
 def look() -> Engine:
@@ -111,6 +116,49 @@ def look() -> Engine:
         data_root=str(info.get("DockerRootDir") or data_root_wanted()),
         memory_bytes=memory if isinstance(memory, int) and memory > 0 else None,
         kind=engine_kind.kind(info),
+        remote=remote(_endpoint()) if server else "",
+    )
+
+
+def _endpoint() -> str:
+    """The address at which the client reaches the engine (DOCKER_HOST, its context); empty if unknown."""
+    form = ["docker", "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"]
+    answer = shell.capture(form, timeout_s=20)
+    return answer.out.strip() if answer.ok else ""
+
+
+def remote(endpoint: str) -> str:
+    """The endpoint, if it leads to another machine; empty for sockets and for addresses of this machine."""
+    try:
+        parts = urlsplit(endpoint)
+        host = (parts.hostname or "").removesuffix(".")
+    except ValueError:
+        return ""
+    if parts.scheme not in ("tcp", "http", "https", "ssh") or not host or host == "localhost":
+        return ""
+    return "" if _is_own(host) else endpoint
+
+
+def _is_own(host: str) -> bool:
+    """Whether a name or address is one of this machine: only such an address can be bound."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    for family, kind, protocol, _, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+            return True
+    return False
+
+
+def remote_problem(endpoint: str) -> Problem:
+    """Why an engine on another machine does not do."""
+    return Problem(
+        f"the container engine is on another machine ({endpoint}): it cannot mount folders of this clone, "
+        "and publishes its ports on its own 127.0.0.1",
+        "run this on that machine, or point the client to an engine of this one: docker context use default, "
+        "and unset DOCKER_HOST and DOCKER_CONTEXT",
     )
 
 
@@ -152,6 +200,7 @@ def plan(engine: Engine, here: Machine, offline: bool, *, overlay: str = "") -> 
     install_engine = install_client = start = install_compose = False
     if engine.server is not None:
         problems += engine_kind.hinders(engine.server, engine.kind)
+        problems += [remote_problem(engine.remote)] if engine.remote else []
     elif not here.has_client and here.has_dockerd and not (here.linux and here.root and here.debian):
         problems.append(
             Problem(

@@ -184,7 +184,7 @@ def changed(here: Project, config: Mapping[str, Any]) -> bool | None:
 
 def jobs() -> int:
     """Number of parallel builds: TARN_BUILD_JOBS, else 2 (one downloads while one compiles)."""
-    text = os.environ.get("TARN_BUILD_JOBS", "")
+    text = project.setting("TARN_BUILD_JOBS")
     return max(1, int(text)) if text.isdigit() else 2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,7 +62,7 @@ class Service:
 
 def wait_timeout_s() -> int:
     """Seconds until all services must be healthy: TARN_WAIT_S, else 300."""
-    text = os.environ.get("TARN_WAIT_S", "")
+    text = project.setting("TARN_WAIT_S")
     return int(text) if text.isdigit() and int(text) > 0 else WAIT_TIMEOUT_S
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from tarn_host.console import StopError
+from tarn_host.console import StopError, is_full
 from tarn_host.stack import project
 from tarn_host.stack.project import Project
 
@@ -27,14 +27,29 @@ def path_of(here: Project) -> Path:
 
 
 @contextlib.contextmanager
-def only_one(here: Project) -> Iterator[None]:
-    """Hold the project's lock for a block.
+def only_one(here: Project, *, needs_room: bool = True) -> Iterator[None]:
+    """Hold the project's lock for a block. A full disk leaves the lock without words about its holder.
+
+    Args:
+        here: the project.
+        needs_room: False: a full disk that has no room for the lock's file is no hindrance. Then no other
+            script can hold the lock either.
 
     Raises:
         StopError: another script holds it; the message names its process.
+        OSError: its file cannot be opened.
     """
-    project.STATE_DIR.mkdir(exist_ok=True)
-    with path_of(here).open("a+", encoding="utf-8") as handle:
+    handle = None
+    try:
+        project.STATE_DIR.mkdir(exist_ok=True)
+        handle = path_of(here).open("a+", encoding="utf-8")
+    except OSError as error:
+        if needs_room or not is_full(error):
+            raise
+    if handle is None:
+        yield
+        return
+    with handle:
         until = time.monotonic() + GLANCE_S
         while not _locked(handle):
             if time.monotonic() > until:
@@ -43,10 +58,7 @@ def only_one(here: Project) -> Iterator[None]:
                     "wait until it has ended, or end it with Ctrl-C in its terminal, then run this again",
                 )
             time.sleep(POLL_S)
-        handle.truncate(0)
-        words = " ".join([sys.argv[0] or "a script", *sys.argv[1:]])
-        handle.write(json.dumps({"pid": os.getpid(), "command": words, "since_unix": int(time.time())}))
-        handle.flush()
+        _sign(handle)
         yield
 
 
@@ -56,11 +68,23 @@ def is_busy(here: Project) -> bool:
     try:
         with path.open("r", encoding="utf-8") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return False
     except OSError:
         return path.exists()
     return False
+
+
+def _sign(handle: IO[str]) -> None:
+    """Write who holds the lock, unless the disk is full; without a buffer, which closing writes again."""
+    words = " ".join([sys.argv[0] or "a script", *sys.argv[1:]])
+    said = json.dumps({"pid": os.getpid(), "command": words, "since_unix": int(time.time())})
+    try:
+        os.ftruncate(handle.fileno(), 0)
+        os.write(handle.fileno(), said.encode())
+    except OSError as error:
+        if not is_full(error):
+            raise
 
 
 def holder(handle: IO[str]) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import pwd
 import re
+import shlex
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tarn_host.console import StopError
+from tarn_host.console import StopError, no_room
 
 ROOT = Path(__file__).resolve().parents[4]
 STATE_DIR = ROOT / ".tarn"
@@ -19,10 +22,12 @@ ENV_FILE = ROOT / ".env"
 SPECS_DIR = ROOT / "services/specs"
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 
+PART = ".part"
 MANAGED_BEGIN = "# managed by scripts/up: begin (rewritten by every run; put your own settings outside)"
 MANAGED_END = "# managed by scripts/up: end"
 
 _ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*?)\s*$")
+_QUOTED = re.compile(r"""(["'])((?:\\.|(?!\1)[^\\])*)\1\s*(?:#.*)?""")
 PROFILES = ("full", "small")
 CATALOG = "CATALOG"
 CATALOG_FILES = {"tarn": "", "reference": "catalog/reference/compose.yml"}
@@ -94,15 +99,20 @@ def parse_env(text: str) -> dict[str, str]:
         if raw.lstrip().startswith("#"):
             continue
         match = _ASSIGNMENT.match(raw)
-        if not match:
-            continue
-        value = match.group(2)
-        if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
-            value = value[1:-1]
-        else:
-            value = re.sub(r"\s+#.*$", "", value)
-        found[match.group(1)] = value
+        if match:
+            found[match.group(1)] = _value(match.group(2))
     return found
+
+
+def _value(text: str) -> str:
+    """The value of an assignment: up to the closing quote, or to a remark, as Compose reads it."""
+    quoted = _QUOTED.fullmatch(text)
+    if quoted:
+        quote, value = quoted.groups()
+        return value.replace('\\"', '"') if quote == '"' else value
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    return re.sub(r"\s+#.*$", "", text)
 
 
 def without_managed(text: str) -> str:
@@ -173,7 +183,7 @@ def load(environ: Mapping[str, str] | None = None, choices: Mapping[str, str] | 
             of replicas of it.
     """
     environ = os.environ if environ is None else environ
-    text = ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
+    text = _env_text()
     fixed = parse_env(without_managed(text))
     fixed.update({k: v for k, v in environ.items() if k.startswith(("TARN_", "COMPOSE_")) or k == CATALOG})
     told = {k: v for k, v in {**remembered(text), **(choices or {})}.items() if v}
@@ -199,13 +209,24 @@ def load(environ: Mapping[str, str] | None = None, choices: Mapping[str, str] | 
     )
 
 
+def setting(name: str) -> str:
+    """A setting of the scripts: the environment wins, then the user's lines of .env; empty if unset."""
+    if name in os.environ:
+        return os.environ[name]
+    return parse_env(without_managed(_env_text())).get(name, "")
+
+
+def _env_text() -> str:
+    return ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
+
+
 def write_env(project: Project) -> bool:
-    """Update .env; True if it changed.
+    """Update .env; True if it changed. It keeps its mode, and stays a link if it is one.
 
     A name or base from the environment applies to that run only and is not written; nor are the choices of a
     run under such a name.
     """
-    old = ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
+    old = _env_text()
     named = parse_env(without_managed(old)).get("COMPOSE_PROJECT_NAME") or default_name(ROOT)
     kept = project.choices if project.name == named else remembered(old)
     managed = {
@@ -217,10 +238,71 @@ def write_env(project: Project) -> bool:
     new = merge_env(old, managed)
     if new == old:
         return False
-    part = ENV_FILE.with_name(".env.part")
-    part.write_text(new, encoding="utf-8")
-    part.replace(ENV_FILE)
+    target = ENV_FILE.resolve()
+    part = target.with_name(target.name + PART)
+    part.unlink(missing_ok=True)
+    with open(part, "x", encoding="utf-8", opener=_private) as file:
+        _make_like(target, file.fileno())
+        file.write(new)
+    part.replace(target)
     return True
+
+
+def hindered(error: OSError) -> StopError:
+    """A StopError for a full disk, or for a file of this clone's state that another user left, such as root.
+
+    Any other error is raised again.
+    """
+    if not isinstance(error, PermissionError) or not error.filename:
+        return no_room(error)
+    path = Path(os.fsdecode(error.filename))
+    if STATE_DIR not in (path, *path.parents) and path not in _env_files():
+        raise error
+    found = next(one for one in (path, *path.parents) if os.path.lexists(one))
+    names = " ".join(one.name for one in (STATE_DIR, ENV_FILE) if os.path.lexists(one))
+    there = shlex.quote(str(ROOT))
+    return StopError(
+        f"{found} belongs to {_owner(found)}, and {_user(os.geteuid())} may not use it: {error.strerror}",
+        f"if a run as another user left it there, give it back: cd {there} && sudo chown -R $USER {names}",
+    )
+
+
+def _env_files() -> list[Path]:
+    real = ENV_FILE.resolve()
+    return [file.with_name(file.name + end) for file in (ENV_FILE, real) for end in ("", PART)]
+
+
+def _owner(path: Path) -> str:
+    try:
+        return _user(path.lstat().st_uid)
+    except PermissionError:
+        return "somebody else"
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that nobody else can read."""
+    return os.open(path, flags, 0o600)
+
+
+def _make_like(former: Path, handle: int) -> None:
+    """Give an open file the mode and owner of another one; if there is none, those of any new file."""
+    if former.is_file():
+        found = former.stat()
+        with contextlib.suppress(OSError):  # only root gives files away, and not every file system has owners
+            os.fchown(handle, found.st_uid, found.st_gid)
+        with contextlib.suppress(OSError):
+            os.fchmod(handle, stat.S_IMODE(found.st_mode))
+        return
+    mask = os.umask(0)
+    os.umask(mask)
+    os.fchmod(handle, 0o666 & ~mask)
 
 
 def make_readable(folder: Path) -> list[str]:
