@@ -22,6 +22,8 @@ from tarn.core.errors import (
 READ_TIMEOUT_S = 75.0
 """The gateway answers within 60 s: it reads a body for 30 s at most, and waits 30 s for the commit."""
 RETRY_S = 1.0
+BODY_BYTES_MAX = 4 << 20
+"""Size of the largest body that the gateway takes."""
 
 
 Durability = Literal["lake", "log"]

@@ -195,7 +195,12 @@ def _gateway_client(
     found = {name: value or os.environ.get(name, "") for name, value in given.items()}
     _require_set(found, "pass it")
     own = found["TARN_CATALOG_CREDENTIAL"]
-    principal = RestCatalog(found["TARN_CATALOG_URI"], warehouse="", credential=lambda: own)
+    principal = RestCatalog(
+        found["TARN_CATALOG_URI"],
+        warehouse="",
+        credential=lambda: own,
+        remedy="check TARN_CATALOG_CREDENTIAL, or credential=",
+    )
     return GatewayClient(
         found["TARN_GATEWAY_URI"],
         token=principal.token,

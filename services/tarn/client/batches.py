@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from decimal import Decimal
 
-import orjson
 import pyarrow as pa
 
-from tarn.adapters.gateway_client import Receipt
+from tarn.adapters.gateway_client import BODY_BYTES_MAX, Receipt
+from tarn.client.lines import Entry, line_of
 from tarn.client.repeats import TIMEOUT_S_MAX, Clocks, Repeats, RepeatTooLateError, Request, Row
 from tarn.core.errors import InvalidError, OutcomeUnknownError, TarnError, UnavailableError
 from tarn.core.write_keys import KEY_CHARS_MAX
@@ -28,13 +26,13 @@ class RejectedRowsError(InvalidError):
 
     Args:
         message: how many, and the first reason.
-        rows: the rows, each with the reason.
+        rows: the rows, as they were sent, each with the reason.
         receipt: what became of the batch.
     """
 
     def __init__(self, message: str, *, rows: Sequence[tuple[Row, str]], receipt: Receipt) -> None:
         super().__init__(message, rejected=len(rows))
-        self.rows = tuple(rows)
+        self.rows: tuple[tuple[Row, str], ...] = tuple(rows)
         self.receipt = receipt
 
 
@@ -58,13 +56,13 @@ class AnswerGoneError(InvalidError):
 
     Args:
         message: which rows, and where to look.
-        rows: the rows; do not send them again, most are in the table.
+        rows: the rows, as they were sent; do not send them again, most are in the table.
         receipt: what is known of the batch.
     """
 
     def __init__(self, message: str, *, rows: Sequence[Row], receipt: Receipt) -> None:
         super().__init__(message, rows=len(rows))
-        self.rows = tuple(rows)
+        self.rows: tuple[Row, ...] = tuple(rows)
         self.receipt = receipt
 
 
@@ -104,14 +102,13 @@ class Batch:
 
     table: str
     new_key: Callable[[], str]
-    _rows: list[Row] = field(default_factory=list)
-    _lines: list[bytes] = field(default_factory=list)
+    _entries: list[Entry] = field(default_factory=list)
     _bytes: int = 0
     _request: Request | None = None
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(self._rows)
+        return len(self._entries)
 
     @property
     def sent(self) -> bool:
@@ -120,19 +117,21 @@ class Batch:
 
     def full(self, limits: WriteLimits) -> bool:
         """Whether it is to be sent."""
-        return len(self._rows) >= limits.rows_max or self._bytes >= limits.bytes_max
+        return len(self._entries) >= limits.rows_max or self._bytes >= limits.bytes_max
 
-    def add(self, row: Row, line: bytes) -> None:
-        """Add a row.
+    def takes(self, entry: Entry) -> bool:
+        """Whether a row can be added; otherwise the batch is to be sent first."""
+        return not self.sent and self._bytes + len(entry.line) <= BODY_BYTES_MAX
 
-        Args:
-            row: the row.
-            line: the same as `line_of` gives it.
-        """
+    def add(self, entry: Entry) -> None:
+        """Add a row that it takes."""
         assert not self.sent
-        self._rows.append(row)
-        self._lines.append(line)
-        self._bytes += len(line) + 1
+        self._entries.append(entry)
+        self._bytes += len(entry.line) + 1
+
+    def rows(self) -> tuple[Row, ...]:
+        """The rows, as they were given; one whose values were changed since as it was sent."""
+        return tuple(entry.as_sent() for entry in self._entries)
 
     @contextmanager
     def sending(self) -> Iterator[Request]:
@@ -140,16 +139,17 @@ class Batch:
 
         Yields:
             The request with all rows, the same each time. The batch is kept after an error that a repeat may
-            cure, and dropped after any other of Tarn's.
+            cure, and dropped after any other of Tarn's, which has its rows then.
         """
         if self._request is None:
-            body = b"\n".join(self._lines)
-            self._request = Request(body=body, kind=JSON_LINES, key=self.new_key(), rows=self._rows)
+            body = b"\n".join(entry.line for entry in self._entries)
+            self._request = Request(body=body, kind=JSON_LINES, key=self.new_key(), rows=self.rows)
         try:
             yield self._request
         except (UnavailableError, OutcomeUnknownError):
             raise
-        except TarnError:
+        except TarnError as e:
+            e.rows = self.rows()
             self.discard()
             raise
 
@@ -160,19 +160,19 @@ class Batch:
             RejectedRowsError: the table does not take some of the rows.
             AnswerGoneError: an earlier request wrote it, and its answer is not known any more.
         """
-        rows = self._rows
+        entries = self._entries
         self.discard()
         if receipt.accepted is None:
             raise AnswerGoneError(
-                f"{self.table} got these {len(rows)} rows by an earlier request, whose answer is not known "
-                "any more: it may have rejected some. Look into it; sent again they may be there twice",
-                rows=rows,
+                f"{self.table} got these {len(entries)} rows by an earlier request, whose answer is not "
+                "known any more: it may have rejected some. Look into it; sent again they may be there twice",
+                rows=[entry.as_sent() for entry in entries],
                 receipt=receipt,
             )
         if receipt.rejected:
-            found = [(rows[at], reason) for at, reason in sorted(receipt.rejected.items())]
+            found = [(entries[at].as_sent(), reason) for at, reason in sorted(receipt.rejected.items())]
             raise RejectedRowsError(
-                f"{self.table} does not take {len(found)} of {len(rows)} rows, the others are in it; "
+                f"{self.table} does not take {len(found)} of {len(entries)} rows, the others are in it; "
                 f"the first: {found[0][1]}",
                 rows=found,
                 receipt=receipt,
@@ -181,7 +181,7 @@ class Batch:
 
     def discard(self) -> None:
         """Drop the rows and the key."""
-        self._rows, self._lines, self._bytes, self._request = [], [], 0, None
+        self._entries, self._bytes, self._request = [], 0, None
 
 
 def new_key() -> str:
@@ -215,13 +215,13 @@ class Gathering:
         self._batch = Batch(table=self.table, new_key=self.new_key)
 
     @contextmanager
-    def _first(self, row: Row, line: bytes) -> Iterator[None]:
-        """A block that sends a batch again which failed, before a row is added; if it fails, nobody adds it.
+    def _first(self, row: Row) -> Iterator[None]:
+        """A block that sends a batch before a row is added, which does not take that row.
 
         Raises:
             NotTakenError: the batch is still there, so the row is not taken.
             RepeatTooLateError: the batch is not repeated any more; the row is not taken, and not in `rows`.
-            TarnError: what became of the batch, which is gone; the row is taken.
+            TarnError: what became of the batch, which is gone; the row is to be taken.
         """
         try:
             yield
@@ -233,9 +233,19 @@ class Gathering:
                 f"{self.table} for certain ({e.message})",
                 row=row,
             ) from e
-        except TarnError:
-            self._batch.add(row, line)
+
+    @contextmanager
+    def _last(self) -> Iterator[None]:
+        """A block that sends what is left; an error that leaves it there has it in `rows`."""
+        try:
+            yield
+        except (UnavailableError, OutcomeUnknownError) as e:
+            e.rows = self._left()
             raise
+
+    def _left(self) -> tuple[Row, ...]:
+        """The rows that were taken and are not in the table for certain."""
+        return self._batch.rows()
 
     def _repeats(self, request: Request) -> Repeats:
         """The attempts at a request, from now on."""
@@ -276,24 +286,3 @@ def _body(rows: Sequence[Row] | pa.Table | pa.RecordBatch) -> tuple[bytes, str]:
     if isinstance(rows, Mapping):
         raise InvalidError("rows are a sequence of mappings: put the one row into a list")
     return b"\n".join(map(line_of, rows)), JSON_LINES
-
-
-def line_of(row: Row) -> bytes:
-    """A row as JSON.
-
-    Raises:
-        InvalidError: a value has no form in JSON.
-    """
-    try:
-        return orjson.dumps(dict(row), default=_form, option=orjson.OPT_NON_STR_KEYS)
-    except (orjson.JSONEncodeError, TypeError, ValueError) as e:
-        raise InvalidError(f"a row has no form in JSON: {e}; its fields are {list(row)[:20]}") from e
-
-
-def _form(value: object) -> str:
-    """The form that a column of the value's type reads, for what has none in JSON."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} is not supported")

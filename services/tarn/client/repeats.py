@@ -27,14 +27,18 @@ class RepeatTooLateError(OutcomeUnknownError):
 
     Args:
         message: what is not known, and what to do.
-        rows: the rows of the batch; empty for those of `send`, which the caller has.
+        rows: the rows of the batch, as they were sent; empty for those of `send`, which the caller has.
         key: their key.
     """
 
     def __init__(self, message: str, *, rows: Sequence[Row], key: str) -> None:
         super().__init__(message, key=key, rows=len(rows))
-        self.rows = tuple(rows)
+        self.rows: tuple[Row, ...] = tuple(rows)
         self.key = key
+
+
+class ClosedError(UnavailableError):
+    """The writer was closed before a request was sent; it is not repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +84,14 @@ class Request:
         body: the rows.
         kind: their media type.
         key: the same for all repeats.
-        rows: the rows of a batch, for errors.
+        rows: gives the rows of a batch, for errors.
         open: when the first request began that may have written them; None if none may have.
     """
 
     body: bytes
     kind: str
     key: str
-    rows: Sequence[Row] = ()
+    rows: Callable[[], Sequence[Row]] = tuple
     open: Since | None = None
 
 
@@ -138,7 +142,7 @@ class Repeats:
                 f"is known for {WINDOW_S} s: a repeat (key {request.key}) could write them twice, so none "
                 "is sent. Look which of them the table has; drop a batch with discard(), and write the "
                 "missing rows again",
-                rows=request.rows,
+                rows=request.rows(),
                 key=request.key,
             )
         first = request.open is None
@@ -164,7 +168,7 @@ class Repeats:
         # Spread, so that clients that were refused together do not come together.
         self.wait_s = max(float(str(asked_s)), self._pause_s) * (0.5 + self.chance())
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
-        if self.clocks.steady() + self.wait_s <= self._until_s:
+        if not isinstance(error, ClosedError) and self.clocks.steady() + self.wait_s <= self._until_s:
             return
         if request.open is not None and not unknown:
             raise OutcomeUnknownError(

@@ -12,12 +12,14 @@ import pyarrow as pa
 
 from tarn.adapters.gateway_client import Receipt as Receipt
 from tarn.client.batches import AnswerGoneError as AnswerGoneError
-from tarn.client.batches import Gathering, line_of, request_of
+from tarn.client.batches import Gathering, request_of
 from tarn.client.batches import NotTakenError as NotTakenError
 from tarn.client.batches import RejectedRowsError as RejectedRowsError
 from tarn.client.batches import WriteLimits as WriteLimits
+from tarn.client.lines import entry_of
 from tarn.client.repeats import RepeatTooLateError as RepeatTooLateError
 from tarn.client.repeats import Request, Row
+from tarn.core.errors import OutcomeUnknownError, TarnError, UnavailableError
 
 
 class Client(Protocol):
@@ -49,24 +51,36 @@ class RowWriter(Gathering):
     def write(self, row: Row) -> None:
         """Add a row to the batch, and send the batch if it is full.
 
-        A batch that failed goes first, under its own key and as it was.
+        A batch that failed goes first, under its own key and as it was, and so does one with which the row
+        does not fit into a request.
 
         Raises:
-            InvalidError: a value has no form in JSON; the row is not taken.
-            NotTakenError: the batch that failed did so again; the row is not taken.
+            InvalidError: a value has no form in JSON, two keys have the same, or the row is larger than a
+                request; it is not taken, and the rows before it stay.
+            NotTakenError: the batch before the row is not in the table yet; the row is not taken.
             RepeatTooLateError: see `flush`; the row is taken if it is among the error's `rows`.
-            TarnError: see `flush`. The row is taken, whichever batch the error is of.
+            TarnError: see `flush`. The row is taken, whichever batch the error is of: it is among the error's
+                `rows`, or goes with the next batch.
         """
-        line = line_of(row)
-        if self._batch.sent:
-            with self._first(row, line):
-                self.flush()
-        self._batch.add(row, line)
+        entry = entry_of(row)
+        if not self._batch.takes(entry):
+            try:
+                with self._first(row):
+                    self.flush()
+            except (UnavailableError, OutcomeUnknownError):
+                raise
+            except TarnError:
+                self._batch.add(entry)
+                raise
+        self._batch.add(entry)
         if self._batch.full(self.limits):
             self.flush()
 
     def flush(self) -> Receipt | None:
         """Send the batch; None if it is empty. It is kept after `UnavailableError` and `OutcomeUnknownError`.
+
+        An error after which it is gone has its rows in `rows`: as they were given, and one whose values were
+        changed since as JSON reads what was sent.
 
         Raises:
             RejectedRowsError: the table does not take some of the rows. The batch is gone.
@@ -106,9 +120,14 @@ class RowWriter(Gathering):
         return self._repeat(request_of(rows, key, self.new_key))
 
     def close(self) -> None:
-        """Send what is left, and close the connections."""
+        """Send what is left, and close the connections.
+
+        Raises:
+            TarnError: see `flush`; `UnavailableError` and `OutcomeUnknownError` have what is left in `rows`.
+        """
         try:
-            self.flush()
+            with self._last():
+                self.flush()
         finally:
             self.client.close()
 

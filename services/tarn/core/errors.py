@@ -5,7 +5,8 @@ TarnError
 │   ├── InvalidNameError    a namespace, table or column name that is not allowed
 │   ├── InvalidLocationError a location outside what the caller may use
 │   ├── InvalidSpecError    an ingestor spec that cannot be used
-│   └── InvalidSettingError a setting that cannot be used
+│   ├── InvalidSettingError a setting that cannot be used
+│   └── TooManyPartitionsError rows that touch more partitions of the table than one commit may
 ├── NotFoundError           name something that exists
 │   ├── NoSuchNamespaceError
 │   ├── NoSuchTableError
@@ -29,6 +30,9 @@ TarnError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 
 class TarnError(Exception):
     """Base of all errors that Tarn raises deliberately.
@@ -36,7 +40,12 @@ class TarnError(Exception):
     Args:
         message: what happened, the values, and what to do.
         **fields: the same values by name, for logs.
+
+    Attributes:
+        rows: the rows that a writer of `tarn.client` dropped or left with this error; empty for others.
     """
+
+    rows: Sequence[Any] = ()
 
     def __init__(self, message: str, **fields: object) -> None:
         super().__init__(message)
@@ -62,6 +71,10 @@ class InvalidSpecError(InvalidError):
 
 class InvalidSettingError(InvalidError):
     """An invalid setting."""
+
+
+class TooManyPartitionsError(InvalidError):
+    """Rows of one commit touch more partitions than it may: commit fewer of them at once."""
 
 
 class NotFoundError(TarnError):

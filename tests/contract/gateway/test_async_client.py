@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
+from contextlib import suppress
 
 import pytest
 
+from tarn.adapters.gateway_client import BODY_BYTES_MAX
 from tarn.client import AsyncRowWriter, NotTakenError, RejectedRowsError, RepeatTooLateError, async_writer
 from tarn.client.async_writing import REQUESTS_MAX, ThreadedClient
 from tarn.client.repeats import REPEAT_S_MAX
@@ -265,6 +268,83 @@ def test_what_does_not_help_is_not_repeated_and_not_kept(world: World) -> None:
 
     asyncio.run(play())
     assert world.ids() == []
+
+
+def test_an_error_that_drops_a_batch_has_its_rows(world: World) -> None:
+    world.principal("reader", "READ")
+
+    async def play() -> None:
+        rows = made(world, world.gateway(), "reader")
+        await rows.write(row(1))
+        await rows.write(row(2))
+        with pytest.raises(ForbiddenError) as caught:
+            await rows.write(row(3))
+        assert list(caught.value.rows) == [row(1), row(2), row(3)]
+        await rows.write(row(4))
+        with pytest.raises(ForbiddenError) as last:
+            await rows.close()
+        assert list(last.value.rows) == [row(4)]
+
+    asyncio.run(play())
+
+
+def test_a_row_that_fits_into_no_request_takes_none_along(world: World) -> None:
+    async def play() -> None:
+        rows = made(world, world.gateway())
+        await rows.write(row(1))
+        await rows.write(row(2))
+        with pytest.raises(InvalidError, match="does not fit into a request"):
+            await rows.write({**row(99), "note": "x" * BODY_BYTES_MAX})
+        assert world.ids() == []
+        with pytest.raises(RejectedRowsError) as caught:
+            await rows.write({**row(99), "note": "x" * (BODY_BYTES_MAX - 60)})
+        assert world.ids() == [1, 2], "they do not fit into one request with the row"
+        assert [one["id"] for one, _ in caught.value.rows] == [99]
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_tasks_that_give_up_waiting_lose_and_double_no_row(world: World, seed: int) -> None:
+    chance = random.Random(seed)
+    rows, _, _ = planned(world, *chance.choices([LOST, AWAY, None], k=30), rows_max=4)
+
+    async def task(number: int) -> None:
+        for at in range(10):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(chance.choice([0, 0.001, 0.01, 1])):
+                    await rows.write(row(10 * number + at))
+
+    async def play() -> None:
+        async with rows:
+            await asyncio.gather(*(task(number) for number in range(6)))
+
+    asyncio.run(play())
+    assert world.ids() == list(range(60))
+
+
+def test_requests_that_wait_for_a_thread_end_with_an_error_when_the_writer_is_closed(world: World) -> None:
+    rows, client, _ = planned(world)
+
+    async def play() -> list[Receipt | BaseException]:
+        client.gate.clear()
+        sending = [asyncio.create_task(rows.send([row(number)])) for number in range(REQUESTS_MAX + 2)]
+        for _ in range(REQUESTS_MAX):
+            await asyncio.to_thread(client.arrived.acquire)
+        sending[-1].cancel()
+        await rows.close()
+        client.gate.set()
+        found = await asyncio.gather(*sending, return_exceptions=True)
+        with pytest.raises(UnavailableError, match="was closed"):
+            await rows.send([row(99)])
+        return found
+
+    *sent, waited, cancelled = asyncio.run(play())
+    assert [one.accepted for one in sent if isinstance(one, Receipt)] == [1] * REQUESTS_MAX
+    assert isinstance(waited, UnavailableError)
+    assert "was closed" in str(waited)
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert world.ids() == list(range(REQUESTS_MAX))
 
 
 def test_arguments_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

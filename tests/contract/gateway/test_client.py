@@ -10,7 +10,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from tarn.adapters.gateway_client import GatewayClient
+from tarn.adapters.gateway_client import BODY_BYTES_MAX, GatewayClient
 from tarn.client import AnswerGoneError, NotTakenError, RejectedRowsError, RepeatTooLateError, writer
 from tarn.client.repeats import REPEAT_S_MAX, Row
 from tarn.client.writing import RowWriter, WriteLimits
@@ -245,6 +245,34 @@ def test_what_does_not_help_is_not_repeated(
         made(world, world.gateway(), who, table).send([row(1)])
 
 
+@pytest.mark.parametrize(
+    ("who", "table", "error"),
+    [
+        ("reader", TABLE, ForbiddenError),
+        ("stranger", TABLE, UnauthenticatedError),
+        ("admin", "bronze.none", NotFoundError),
+    ],
+)
+def test_an_error_that_drops_a_batch_has_its_rows(
+    world: World, who: str, table: str, error: type[TarnError]
+) -> None:
+    world.principal("reader", "READ")
+    world.credentials["stranger"] = "stranger:wrong"
+    rows = made(world, world.gateway(), who, table)
+    rows.write(row(1))
+    rows.write(row(2))
+    with pytest.raises(error) as caught:
+        rows.write(row(3))
+    assert list(caught.value.rows) == [row(1), row(2), row(3)]
+    assert rows.flush() is None
+
+
+def test_a_credential_that_is_refused_is_named_as_the_caller_gives_it(world: World) -> None:
+    world.credentials["stranger"] = "stranger:wrong"
+    with pytest.raises(UnauthenticatedError, match=r"; check TARN_CATALOG_CREDENTIAL, or credential=$"):
+        made(world, world.gateway(), "stranger").send([row(1)])
+
+
 def test_a_gateway_that_is_not_there_took_nothing(world: World) -> None:
     gateway = world.gateway()
     client = made(world, gateway).client
@@ -274,6 +302,64 @@ def test_values_without_a_form_in_json(world: World) -> None:
     rows.write({"id": Decimal("1"), "at": "2026-11-23T08:00:00Z"})
     with pytest.raises(RejectedRowsError, match="id: expected a whole number"):
         rows.flush()
+
+
+def test_a_row_that_fits_into_no_request_takes_none_along(world: World) -> None:
+    rows = made(world, world.gateway())
+    rows.limits = WriteLimits(rows_max=1_000)
+    for number in range(10):
+        rows.write(row(number))
+    with pytest.raises(InvalidError, match="does not fit into a request"):
+        rows.write({**row(99), "note": "x" * BODY_BYTES_MAX})
+    assert world.ids() == []
+    with pytest.raises(RejectedRowsError) as caught:
+        rows.write({**row(99), "note": "x" * (BODY_BYTES_MAX - 100)})
+    assert [one["id"] for one, _ in caught.value.rows] == [99]
+    assert world.ids() == list(range(10))
+
+
+def test_a_row_is_the_callers_while_it_does_not_fit_beside_a_batch_that_fails(world: World) -> None:
+    rows, client, _ = planned(world, *[AWAY] * 9, timeout_s=3)
+    large = {**row(2), "note": "x" * (BODY_BYTES_MAX - 60)}
+    rows.write(row(1))
+    with pytest.raises(NotTakenError) as caught:
+        rows.write(large)
+    assert caught.value.row is large
+    client.plan[:] = [ForbiddenError("no")]
+    with pytest.raises(ForbiddenError) as dropped:
+        rows.write(large)
+    assert list(dropped.value.rows) == [row(1)]
+    with pytest.raises(RejectedRowsError) as rejected:
+        rows.close()
+    assert [one["id"] for one, _ in rejected.value.rows] == [2], "it was taken"
+
+
+def test_the_end_of_a_block_says_which_rows_are_left(world: World) -> None:
+    rows, _, _ = planned(world, *[AWAY] * 9, timeout_s=3)
+
+    def write() -> None:
+        with rows:
+            rows.write(row(1))
+            rows.write(row(2))
+
+    with pytest.raises(UnavailableError) as caught:
+        write()
+    assert list(caught.value.rows) == [row(1), row(2)]
+
+
+def test_errors_name_the_rows_that_were_sent_if_one_dict_is_used_for_all(world: World) -> None:
+    rows, _, _ = planned(world)
+    one: dict[str, object] = row(0)
+
+    def write() -> None:
+        for number in ("bad", 1, "worse"):
+            one["id"] = number
+            rows.write(one)
+
+    with pytest.raises(RejectedRowsError) as caught:
+        write()
+    assert [found["id"] for found, _ in caught.value.rows] == ["bad", "worse"]
+    assert world.ids() == [1]
 
 
 def test_a_batch_whose_answer_is_not_known_any_more_is_not_called_written_or_rejected(world: World) -> None:

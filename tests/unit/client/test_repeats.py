@@ -10,6 +10,7 @@ from tarn.client.repeats import (
     REPEAT_S_MAX,
     TIMEOUT_S_MAX,
     Clocks,
+    ClosedError,
     Repeats,
     RepeatTooLateError,
     Request,
@@ -26,7 +27,7 @@ class World:
 
     def __init__(self) -> None:
         self.steady_s = self.wall_s = 100.0
-        self.request = Request(body=b"{}", kind="application/json", key="k", rows=({"id": 1},))
+        self.request = Request(body=b"{}", kind="application/json", key="k", rows=lambda: ({"id": 1},))
 
     def repeats(self, timeout_s: float = 60.0, chance: float = 0.5) -> Repeats:
         return Repeats(
@@ -85,6 +86,14 @@ def test_time_is_over_when_the_next_attempt_would_begin_behind_it(world: World) 
     world.steady_s += 0.01
     with pytest.raises(UnavailableError, match="busy"):
         fail(repeats, UnavailableError("busy", retry_after_s=7.0))
+
+
+def test_a_writer_that_was_closed_repeats_nothing(world: World) -> None:
+    with pytest.raises(ClosedError):
+        fail(world.repeats(), ClosedError("closed"))
+    fail(world.repeats(), LOST)
+    with pytest.raises(OutcomeUnknownError, match="closed; an earlier request with the key k may have"):
+        fail(world.repeats(), ClosedError("closed"))
 
 
 @pytest.mark.parametrize("before", [LOST, KeyboardInterrupt()])
