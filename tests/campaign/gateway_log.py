@@ -25,7 +25,7 @@ from tarn.ingest.context import IngestContext
 from tarn.testing.memory_log import MemoryLogs
 from tests.campaign.gateway_clients import Answered, Entry
 from tests.campaign.gateway_faults import FrozenGateway, KilledBeforeAnswer, PoisonRows, SameWriteTwice
-from tests.campaign.gateway_scenario import GATEWAY_FAULTS, ThroughGateway
+from tests.campaign.gateway_scenario import GATEWAY_FAULTS, KINDS, ThroughGateway
 from tests.campaign.gateway_world import GatewaySim
 from tests.campaign.kills import Killed
 from tests.campaign.through import Through
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 STREAM = "orders-log"
 LAND_TURNS = 6
+AWAY_S, AWAY_S_MAX = 2.0, 8.0
+"""How long a gateway may not be able to open the log again, in seconds: others repeat its writes."""
 LOG_FAULTS: dict[int, type[ThroughLog]] = {}
 """Number of the fault in shared/reliability.md -> its scenario with `durability=log`."""
 
@@ -166,16 +168,27 @@ class LostBrokerAnswers(ThroughLog, Killed):
 
     number = 4
     name = "the answer is lost after the transaction, all live"
-    what = "The broker's answer to the gateway, or the gateway's to the client, is dropped: one row each."
+    what = (
+        "The broker's answer to the gateway, or the gateway's to the client, is dropped: one row each, also "
+        "if the gateway finds out late, when another one has written more."
+    )
 
     def draw(self, chance: random.Random) -> None:
         """See `Scenario.draw`."""
         super().draw(chance)
         self.left += 2
+        self.late = chance.random() < 0.5
+        self.kinds = ("numbered",) if self.late else KINDS
+        self.away_s: dict[Gateway, float] = {}
 
     def step(self, process: Gateway, step: str) -> None:
         """See `ThroughLog`."""
+        now_s = self.sim.lake.clock.now_s
+        if step == "open" and now_s < self.away_s.get(process, 0.0):
+            raise UnavailableError("the log does not open on purpose")
         if step == "committed" and self.chance.random() < 0.5 and self.due():
+            if self.late:
+                self.away_s[process] = now_s + self.chance.uniform(AWAY_S, AWAY_S_MAX)
             raise UnavailableError("the answer is lost on purpose")
 
     def answer_lost(self, chance: random.Random, exchange: Exchange) -> bool:

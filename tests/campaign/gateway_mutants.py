@@ -132,6 +132,16 @@ def _no_mark(self: LogBook, writer: str) -> None:
     return None
 
 
+_settle = LogInbox._settle
+
+
+def _settle_over_all(self: LogInbox) -> None:
+    sent = self._unsettled
+    if sent is not None and sent.change is not None and self._book.mark(self._own) == sent.mark:
+        self._book.apply(sent.change)
+    _settle(self)
+
+
 _append = MemoryLog.append
 
 
@@ -273,6 +283,14 @@ GATEWAY_MUTANTS = (
         faults=(4, 6),
         patches=mutated((LogBook, "mark", _no_mark)),
         replicas=ONE,
+        through="log",
+    ),
+    Mutant(
+        name="log: older claims over newer ones",
+        rule="a transaction that is found late is taken for the last one, whatever others wrote since",
+        faults=(4,),
+        patches=mutated((LogInbox, "_settle", _settle_over_all)),
+        replicas=TWO,
         through="log",
     ),
     Mutant(

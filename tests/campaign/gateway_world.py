@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 from tarn.adapters.gateway_client import Durability
 from tarn.core.errors import NotFoundError, TarnError, UnavailableError
+from tarn.core.producers import next_sequence
 from tarn.core.table_files import TableWriter
 from tarn.core.table_state import TableState
 from tarn.gateway.key_memory import KeyMemory
@@ -290,15 +291,17 @@ class GatewaySim(Sim):
             trace = row["_tarn"]
             assert isinstance(trace, dict)
             places[trace["partition"]].add(trace["offset"])
+        known = offsets.next if offsets is not None else {}
         for client in sorted({entry.client for entry in self.entries if entry.kind == "numbered"}):
             own = [entry for entry in self.entries if entry.client == client]
-            producer = book.producers.get(f"{client}/{client}")
-            if producer is None or offsets is None:
+            slot = book.slot_of(f"{client}/{client}", known)
+            if slot is None:
                 self.problem(f"the table does not know producer {client}")
                 continue
             wanted = {entry.sequence + at for entry in own for at in entry.good}
             end = own[-1].sequence + len(own[-1].rows)
-            there, following = places[producer.number], offsets.next.get(producer.number)
+            there = {at - slot.first for at in places[slot.number] if at >= slot.first}
+            following = next_sequence(book, offsets, f"{client}/{client}")
             if there != wanted or following != end:
                 self.problem(
                     f"{client}: rows {sorted(there)}, next {following}; it sent {sorted(wanted)}, next {end}"

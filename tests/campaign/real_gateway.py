@@ -21,6 +21,7 @@ import requests
 from tarn.adapters.gateway_client import GatewayClient, Receipt
 from tarn.client.writing import RowWriter, WriteLimits
 from tarn.core.errors import OutcomeUnknownError, TarnError, UnavailableError
+from tarn.core.producers import next_sequence
 from tarn.core.table_state import TableState
 from tarn.gateway.rows_commit import STREAM, book_in
 from tarn.ingest.batch_commit import offsets_in
@@ -406,7 +407,7 @@ class GatewayRound:
         book, offsets = book_in(state), offsets_in(state, STREAM)
         for producer, end in self.ends.items():
             name = next((name for name in book.producers if name.endswith(f"/{producer}")), None)
-            at = None if name is None or offsets is None else offsets.next.get(book.producers[name].number)
+            at = None if name is None else next_sequence(book, offsets, name)
             if at != end:
                 self.problems.append(f"producer {producer} has sent {end} rows, the table's next one is {at}")
 

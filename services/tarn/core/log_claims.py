@@ -32,7 +32,9 @@ PRODUCER_MS = 7 * 86_400_000
 KEYS_MAX = 200_000
 KEY_MS = WINDOW_S * 1_000
 """How long a key is known, in milliseconds."""
-MARK_MS = 86_400_000
+MARKS_MAX = 100
+"""Processes whose last transaction is remembered, those that wrote last. No clock says so: one that is wrong
+would take the mark that another process looks for."""
 FORGET_MAX = 500
 """Claims that one transaction removes at most."""
 
@@ -239,11 +241,11 @@ class LogBook:
         self.producers: dict[str, ProducerClaim] = {}
         self.keys: dict[str, KeyClaim] = {}
         self.used = Used()
-        self._marks: dict[str, tuple[str, int]] = {}
+        self._marks: dict[str, str] = {}
 
     def mark(self, writer: str) -> str | None:
         """The last transaction of a process; None if none is known."""
-        return self._marks.get(writer, (None, 0))[0]
+        return self._marks.get(writer)
 
     def read(self, records: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Take further records of the topic, in their order.
@@ -267,7 +269,7 @@ class LogBook:
         for key, claim in change.keys.items():
             self._keep(key, claim)
         self.used = change.used or self.used
-        self._marks[change.writer] = change.mark, change.at_ms
+        self._keep_mark(change.writer, change.mark)
         for key in change.forgotten:
             self._read(key, None)
 
@@ -278,7 +280,7 @@ class LogBook:
             # The oldest first; there may be many more, which are not looked at.
             (_KEY + key for key, _ in takewhile(lambda one: one[1].at_ms < old_ms, self.keys.items())),
             (_PRODUCER + name for name, one in self.producers.items() if one.at_ms < now_ms - PRODUCER_MS),
-            (_MARK + writer for writer, (_, at_ms) in self._marks.items() if at_ms < now_ms - MARK_MS),
+            (_MARK + writer for writer in list(self._marks)[: max(0, len(self._marks) - MARKS_MAX)]),
         )
         return [key for key, _ in zip(found, range(FORGET_MAX), strict=False)]
 
@@ -294,6 +296,11 @@ class LogBook:
         """Remember a key as the newest."""
         self.keys.pop(key, None)
         self.keys[key] = claim
+
+    def _keep_mark(self, writer: str, mark: str) -> None:
+        """Remember the last transaction of a process as the newest of all."""
+        self._marks.pop(writer, None)
+        self._marks[writer] = mark
 
     def _read(self, key: str, value: bytes | None) -> None:
         is_ = None if value is None else versioned_json.read(value, FORMAT)["is"]
@@ -321,7 +328,7 @@ class LogBook:
             if is_ is None:
                 self._marks.pop(key.removeprefix(_MARK), None)
                 return
-            self._marks[key.removeprefix(_MARK)] = str(is_[0]), int(is_[1])
+            self._keep_mark(key.removeprefix(_MARK), str(is_[0]))
         elif key == _USED and is_ is not None:
             day, rows, size = map(int, is_)
             self.used = Used(day=day, rows=rows, bytes=size)

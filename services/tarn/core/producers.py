@@ -6,6 +6,10 @@ answers and two gateways are fenced by the range chain like Kafka's offsets (inv
 partitions by number. Which producer has which number is in a property of the table, which changes in the same
 commit.
 
+A number outlives its producer: the map keeps its offset, as readers and the audit go by it. The next new
+producer gets the number, and its row 0 has that offset. So the map is as long as the most producers that the
+table knew at one time.
+
 A property is not rolled back with the rows. So a producer whose rows were rolled back finds that the table
 wants another sequence than its own: an error, never a row twice.
 """
@@ -28,8 +32,8 @@ from tarn.core.rejected_rows import RUNS_MAX, Runs, clipped, from_gaps, to_gaps
 
 STREAM = "gateway"
 PROPERTY = "tarn.gateway.producers"
-FORMAT = 2
-"""Format 1 does not say which rows were rejected."""
+FORMAT = 3
+"""Format 1 does not say which rows were rejected, and 2 not which offset row 0 has: it is 0."""
 NUMBER_MAX = 2**31 - 1
 """Numbers are partitions in the trace column, which are 32-bit integers."""
 WINDOW_DAYS = 7
@@ -52,29 +56,44 @@ def source_of(table_uuid: str) -> TopicIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Where the rows of a producer are in the stream.
+
+    Attributes:
+        number: their partition.
+        first: offset of its row 0; the rows before were other producers' that the table has forgotten.
+    """
+
+    number: int
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Producer:
     """A producer as a table knows it.
 
     Attributes:
         number: its partition.
         day: last day on which it committed rows, in days since the epoch.
+        first: offset of its row 0 there.
         judged: from which row on it is known what the table did not take.
         rejected: the rows from there on that it did not take.
     """
 
     number: int
     day: int
+    first: int = 0
     judged: int = 0
     rejected: Runs = ()
 
     def to_list(self) -> list[int]:
         """The producer as the property has it."""
         if not self.judged and not self.rejected:
-            return [self.number, self.day]
-        return [self.number, self.day, self.judged, *to_gaps(self.rejected, self.judged)]
+            return [self.number, self.day, self.first] if self.first else [self.number, self.day]
+        return [self.number, self.day, self.first, self.judged, *to_gaps(self.rejected, self.judged)]
 
     @staticmethod
-    def of_list(number: object, day: object, judged: Any = 0, *gaps: object) -> Producer:
+    def of_list(number: object, day: object, first: Any = 0, judged: Any = 0, *gaps: object) -> Producer:
         """What `to_list` gave.
 
         Raises:
@@ -84,6 +103,7 @@ class Producer:
         return Producer(
             number=int(number),  # type: ignore[call-overload]
             day=int(day),  # type: ignore[call-overload]
+            first=int(first),
             judged=from_row,
             rejected=from_gaps(gaps, from_row),
         )
@@ -91,7 +111,13 @@ class Producer:
     def after(self, claim: Claim, day: int) -> Producer:
         """The producer after further rows. They may be old ones, which were rolled back and come again."""
         rejected = (*clipped(self.rejected, 0, claim.start), *claim.rejected)
-        found = replace(self, day=max(day, self.day), judged=min(self.judged, claim.start), rejected=rejected)
+        found = replace(
+            self,
+            day=max(day, self.day),
+            first=claim.slot.first,
+            judged=min(self.judged, claim.start),
+            rejected=rejected,
+        )
         return found.with_runs(RUNS_MAX)
 
     def with_runs(self, count_max: int) -> Producer:
@@ -112,21 +138,22 @@ class Claim:
 
     Attributes:
         producer: id of the producer.
-        number: its number, or the one that it is to get.
+        slot: its number, or the one that it is to get, and the offset of its row 0.
         start: sequence of its first row in the commit.
         end: sequence behind its last.
         rejected: the rows of it that the table does not take; of a gateway's own id they are not kept.
     """
 
     producer: str
-    number: int
+    slot: Slot
     start: int
     end: int
     rejected: Runs = ()
 
     def range(self) -> OffsetRange:
         """The claim as a range of offsets."""
-        return OffsetRange(partition=self.number, start=self.start, end=self.end)
+        first = self.slot.first
+        return OffsetRange(partition=self.slot.number, start=first + self.start, end=first + self.end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +161,7 @@ class ProducerBook:
     """The producers of a table, and what they brought in today.
 
     Attributes:
-        next_number: number of the next new producer; numbers are never used again.
+        next_number: number of the next new producer that gets none of a forgotten one.
         producers: by id, those that wrote last at the end.
         used: rows and bytes of the last day with any.
         last_commits: id of the last commit of each gateway, by the id that it gave itself, those that
@@ -168,13 +195,14 @@ class ProducerBook:
             CorruptStateError: the text is not of this form.
         """
         try:
-            value = versioned_json.read(text, FORMAT, 1)
-            more = [NOTHING_KNOWN] if value["v"] == 1 else []
+            value = versioned_json.read(text, FORMAT, 1, 2)
+            more = {1: [0, NOTHING_KNOWN], 2: [0]}.get(value["v"], [])
             day, rows, size = map(int, value["used"])
             book = ProducerBook(
                 next_number=int(value["next"]),
                 producers={
-                    str(name): Producer.of_list(*one, *more) for name, one in value["producers"].items()
+                    str(name): Producer.of_list(*one[:2], *more, *one[2:])
+                    for name, one in value["producers"].items()
                 },
                 used=Used(day=day, rows=rows, bytes=size),
                 last_commits={str(name): str(one) for name, one in value.get("commits", {}).items()},
@@ -182,6 +210,8 @@ class ProducerBook:
             numbers = [p.number for p in book.producers.values()]
             if len(set(numbers)) < len(numbers) or any(not 0 <= n < book.next_number for n in numbers):
                 raise ValueError("a number is given twice, or was never given")
+            if any(p.first < 0 for p in book.producers.values()):
+                raise ValueError("a negative offset")
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise CorruptStateError(
                 f"the table property {PROPERTY} cannot be read ({e!r}): {text[:200]!r}; set it to what an "
@@ -224,29 +254,92 @@ class ProducerBook:
         """Number of the producers that clients named."""
         return sum(not is_own(name) for name in self.producers)
 
-    def claimed(self, claims: Iterable[Claim], day: int) -> ProducerBook | Rejected:
+    def slot_of(self, producer: str, ends: Mapping[int, int]) -> Slot | None:
+        """Where the rows of a producer are; None if the table does not know it.
+
+        A gateway's own id, whose rows have no numbers to repeat them by, begins where its number ends now if
+        all its rows were rolled back with some of those before it. That of a client is `rolled_back` then.
+
+        Args:
+            producer: its id.
+            ends: offset map of the same version of the table.
+        """
+        known = self.producers.get(producer)
+        if known is None:
+            return None
+        first = min(known.first, ends.get(known.number, 0)) if is_own(producer) else known.first
+        return Slot(number=known.number, first=first)
+
+    def rolled_back(self, producer: str, ends: Mapping[int, int]) -> bool:
+        """Whether all rows of a client's producer were rolled back, with some that its number had before.
+
+        Such a producer writes no more to this version of the table. If its row 0 got an earlier offset now,
+        its numbers would be those of other rows once the rollback is undone.
+        """
+        known = self.producers.get(producer)
+        return known is not None and not is_own(producer) and known.first > ends.get(known.number, 0)
+
+    def new_slot(self, ends: Mapping[int, int], taken: Iterable[int]) -> Slot:
+        """Where the rows of a new producer are to be: at the end of a forgotten one's, or in a new partition.
+
+        Args:
+            ends: offset map of the same version of the table.
+            taken: numbers of other new producers.
+        """
+        held = {p.number for p in self.producers.values()}.union(taken)
+        free = next((number for number in ends if number not in held), None)
+        if free is not None:
+            return Slot(number=free, first=ends[free])
+        return Slot(number=max([self.next_number - 1, *held]) + 1)
+
+    def claimed(self, claims: Iterable[Claim], ends: Mapping[int, int], day: int) -> ProducerBook | Rejected:
         """The book after these claims; a new producer gets the number that it claims.
 
+        Args:
+            claims: the claims.
+            ends: offset map of the same version of the table.
+            day: today.
+
         Returns:
-            The book, or why a claim does not fit: its number belongs to another producer by now.
+            The book, or why a claim does not fit: its number belongs to another producer by now, or did
+            meanwhile.
         """
         producers = dict(self.producers)
+        held = {p.number for p in self.producers.values()}
         after = self.next_number
         for claim in claims:
-            known = self.producers.get(claim.producer)
+            name, number = claim.producer, claim.slot.number
+            known = self.slot_of(name, ends)
+            if self.rolled_back(name, ends):
+                return Rejected(reason=f"producer {name!r}: its rows were rolled back")
             if known is None:
-                if claim.number < self.next_number:
-                    return Rejected(
-                        reason=f"producer {claim.producer!r}: number {claim.number} was given to another"
-                    )
-                after = max(after, claim.number + 1)
-            elif known.number != claim.number:
+                # A number without an offset was lost with it, by earlier versions: where it ends is unknown.
+                if number in held or (number not in ends and number < self.next_number):
+                    return Rejected(reason=f"producer {name!r}: number {number} was given to another")
+                known = Slot(number=number, first=ends.get(number, 0))
+                after = max(after, number + 1)
+            if known.number != number:
+                return Rejected(reason=f"producer {name!r} has number {known.number}, not {number}")
+            if known != claim.slot:
                 return Rejected(
-                    reason=f"producer {claim.producer!r} has number {known.number}, not {claim.number}"
+                    reason=f"producer {name!r}: its row 0 has offset {known.first}, not {claim.slot.first}"
                 )
-            before = producers.pop(claim.producer, Producer(number=claim.number, day=day, judged=claim.start))
-            producers[claim.producer] = before.after(claim, day)  # behind those that wrote before
+            new = Producer(number=number, day=day, first=known.first, judged=claim.start)
+            producers[name] = producers.pop(name, new).after(claim, day)  # behind those that wrote before
         return replace(self, next_number=after, producers=producers)
+
+    def may_have_had(self, claim: Claim, ends: Mapping[int, int]) -> bool:
+        """Whether the table may have had these rows, and has forgotten their producer since.
+
+        Args:
+            claim: the rows.
+            ends: offset map of the same version of the table.
+        """
+        if claim.producer in self.producers:
+            return False
+        holder = next((p for p in self.producers.values() if p.number == claim.slot.number), None)
+        between = holder is None or holder.first > claim.slot.first
+        return between and ends.get(claim.slot.number, 0) > claim.range().start
 
 
 def is_own(producer: str) -> bool:
@@ -256,10 +349,10 @@ def is_own(producer: str) -> bool:
 
 def next_sequence(book: ProducerBook, offsets: OffsetMap | None, producer: str) -> int | None:
     """The next row that a table wants of a producer; None if the table does not know it."""
-    known = book.producers.get(producer)
-    if known is None or offsets is None:
+    slot = book.slot_of(producer, offsets.next) if offsets is not None else None
+    if slot is None or offsets is None or slot.number not in offsets.next:
         return None
-    return offsets.next.get(known.number)
+    return max(0, offsets.next[slot.number] - slot.first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,15 +393,16 @@ def advance(
         SourceChangedError: the offsets are another table's.
         ValueError: two claims of one producer.
     """
-    claimed = book.claimed(claims, day)
+    known = offsets.next if offsets is not None else {}
+    claimed = book.claimed(claims, known, day)
     if isinstance(claimed, Rejected):
         return claimed
     # A producer without an offset has no row in the table: it is new, or all its rows were rolled back.
-    known = offsets.next if offsets is not None else {}
-    fresh = frozenset(c.number for c in claims if c.producer not in book.producers or c.number not in known)
-    ranges = tuple(claim.range() for claim in claims)
-    if any(r.partition in fresh and r.start != 0 for r in ranges):
+    new = [c for c in claims if c.producer not in book.producers or c.slot.number not in known]
+    if any(claim.start != 0 for claim in new):
         return Rejected(reason="a producer that the table does not know begins behind row 0")
+    fresh = frozenset(claim.slot.number for claim in new)
+    ranges = tuple(claim.range() for claim in claims)
     after = check_offsets(offsets, source_of(table_uuid), ranges, fresh=fresh)
     if not isinstance(after, OffsetMap):
         return after
@@ -316,9 +410,4 @@ def advance(
     over = (quota or Quota()).exceeded(used)
     if over is not None:
         return Rejected(reason=f"the table has {over}")
-    kept = replace(claimed.without_idle(day).with_few_runs(), used=used)
-    numbers = {p.number for p in kept.producers.values()}
-    return Advanced(
-        book=kept,
-        offsets=OffsetMap(source=after.source, next={p: o for p, o in after.next.items() if p in numbers}),
-    )
+    return Advanced(book=replace(claimed.without_idle(day).with_few_runs(), used=used), offsets=after)

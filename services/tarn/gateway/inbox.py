@@ -17,7 +17,7 @@ from concurrent.futures import Executor, Future
 import structlog
 
 from tarn.core.decode import Decoder
-from tarn.core.errors import DataError, OutcomeUnknownError, UnavailableError
+from tarn.core.errors import DataError, OutcomeUnknownError, TooManyPartitionsError, UnavailableError
 from tarn.core.offsets import TRACE_COLUMN
 from tarn.core.pressure import Pressure, of_debt, of_waiting
 from tarn.core.producers import STREAM
@@ -107,6 +107,7 @@ class Inbox:
         self._bytes = 0
         self._closed = False
         self._wake_writes = self._wake_bytes = NEVER
+        self._together_max = NEVER  # writes of one commit
         self._plan: Plan | None = None
         self._columns: Columns | None = None
         self._way = OnTheWay()
@@ -294,18 +295,29 @@ class Inbox:
     def prepare(self) -> Prepared | None:
         """Take what waits, and begin to write its file; None if nothing is left to be committed.
 
-        Whatever fails is the answer of the writes taken; nothing of them is in the table.
+        Whatever fails is the answer of the writes taken; nothing of them is in the table. Writes that are too
+        much for one commit only together are taken for several, one after the other.
         """
-        taken = Taken()
-        try:
-            plan = self._take(taken)
-            self._answer_repeats(plan, taken)
-            if not taken.parts:
+        while True:
+            taken = Taken()
+            try:
+                plan = self._take(taken)
+                self._answer_repeats(plan, taken)
+                if not taken.parts:
+                    return None
+                return self._written(plan, taken)
+            except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
+                if isinstance(e, TooManyPartitionsError) and len(taken.parts) > 1:
+                    self._halve(taken)
+                    continue
+                self._failed(taken, e)
                 return None
-            return self._written(plan, taken)
-        except Exception as e:  # noqa: BLE001 - answered to those who wait; others go on
-            self._failed(taken, e)
-            return None
+
+    def _halve(self, taken: Taken) -> None:
+        """Let writes wait again that touch too many partitions together; at most half of them come next."""
+        with self._changed:
+            self._together_max = len(taken.parts) // 2
+            self._wait_again([one for one, _, _ in taken.parts])
 
     def commit(self, prepared: Prepared) -> None:
         """Commit a file; its writes are answered, or wait again if the table has changed under them."""
@@ -384,14 +396,10 @@ class Inbox:
 
     def _forgotten(self, prepared: Prepared, state: TableState) -> bool:
         """Whether the table had the rows of this gateway's own id, perhaps these, and dropped it since."""
-        book = book_in(state)
-        numbers = {one.number for one in book.producers.values()}
+        book, offsets = book_in(state), offsets_in(state, STREAM)
+        ends = offsets.next if offsets is not None else {}
         return any(
-            claim.producer == self._own
-            and claim.producer not in book.producers
-            and claim.number < book.next_number
-            and claim.number not in numbers
-            for claim in prepared.change.claims
+            claim.producer == self._own and book.may_have_had(claim, ends) for claim in prepared.change.claims
         )
 
     def _seen(self, state: TableState, asked_s: float) -> Plan | None:
@@ -410,10 +418,13 @@ class Inbox:
         with self._changed:
             self._way.land(prepared, self._keys)
             self._plan, self._failed_commit = None, True
-            for waiting, _ in reversed(prepared.parts):
-                self._queue.appendleft(waiting)
-                self._bytes += waiting.write.bytes
+            self._wait_again([one for one, _ in prepared.parts])
             self._changed.notify_all()
+
+    def _wait_again(self, writes: Sequence[Waiting]) -> None:
+        """Put writes that were taken back to where they were; with the lock."""
+        self._queue.extendleft(reversed(writes))
+        self._bytes += sum(one.write.bytes for one in writes)
 
     def _planned(self) -> Plan:
         """What is known of the table; loaded if it is not known.
@@ -493,7 +504,8 @@ class Inbox:
         limits, now = self._limits, self._context.clock()
         later: list[Waiting] = []
         for one in in_turn(self._queue):
-            if taken.rows >= limits.rows_max or taken.bytes >= limits.bytes_max:
+            full = taken.rows >= limits.rows_max or taken.bytes >= limits.bytes_max
+            if full or len(taken.parts) >= self._together_max:
                 later.append(one)
                 continue
             verdict = self._judge.verdict(plan, taken, one, now)
@@ -521,10 +533,11 @@ class Inbox:
     def _written(self, plan: Plan, taken: Taken) -> Prepared | None:
         """Decode what was taken and begin to write its file; None if the table has nothing to take."""
         claims = tuple(taken.claims.values())
-        parts = [(one.write, taken.claims[name].number, start) for one, name, start in taken.parts]
+        parts = [(one.write, taken.claims[name].slot, start) for one, name, start in taken.parts]
         with self._room.hold(taken.bytes):
             made = encode(decode(plan.decoder, raw_batch(parts, claims)), plan.writer)
             files = written(plan.writer, made.files)
+        self._together_max = min(NEVER, 2 * self._together_max)
         found = judged(taken.parts, made.bad)
         del made
         try:

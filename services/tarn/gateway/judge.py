@@ -7,7 +7,7 @@ taken beside it.
 from __future__ import annotations
 
 from tarn.core.errors import TarnError, UnavailableError
-from tarn.core.producers import NUMBER_MAX, PRODUCERS_MAX, Claim, next_sequence
+from tarn.core.producers import NUMBER_MAX, PRODUCERS_MAX, Claim, Slot, next_sequence
 from tarn.core.quota import DAY_MS
 from tarn.core.table_catalog import TableName
 from tarn.gateway.key_memory import KeyMemory
@@ -70,6 +70,8 @@ class Judge:
         if write.keyed is not None and (verdict := self._judge_key(taken, one)) is not None:
             return verdict
         name = write.producer if write.producer is not None else self._own
+        if plan.book.rolled_back(name, plan.offsets.next if plan.offsets is not None else {}):
+            return self._rolled_back(plan, taken, one)
         claimed = taken.claims.get(name)
         stored = next_sequence(plan.book, plan.offsets, name)
         wanted = claimed.end if claimed else self._way.tails.get(name, stored or 0)
@@ -82,8 +84,8 @@ class Judge:
                 return Verdict.LATER
             one.answer.set_exception(over)
             return Verdict.ANSWERED
-        number = self._number(plan, taken, name)
-        if number is None:
+        slot = self._slot(plan, taken, name)
+        if slot is None:
             one.answer.set_exception(
                 BusyError(
                     f"table {self._table} has {PRODUCERS_MAX} producers already; use fewer ids, or wait "
@@ -94,7 +96,7 @@ class Judge:
             return Verdict.ANSWERED
         taken.claims[name] = Claim(
             producer=name,
-            number=number,
+            slot=slot,
             start=claimed.start if claimed else start,
             end=start + len(write.values),
         )
@@ -184,23 +186,39 @@ class Judge:
         )
         return Verdict.ANSWERED
 
-    def _number(self, plan: Plan, taken: Taken, name: str) -> int | None:
-        """The number of a producer, or the one that it is to get; None if there are too many."""
-        known = plan.book.producers.get(name)
+    def _rolled_back(self, plan: Plan, taken: Taken, one: Waiting) -> Verdict:
+        """A write of a producer whose rows were rolled back; see `ProducerBook.rolled_back`."""
+        if plan.asked_s < one.since_s:
+            taken.stale = True
+            return Verdict.LATER
+        one.answer.set_exception(
+            SequenceError(
+                f"table {self._table} was rolled back to before all rows of producer {one.write.producer!r}: "
+                "begin with a new id at row 0, with the rows that the table is to have again",
+                producer=one.write.producer,
+                expected=0,
+            )
+        )
+        return Verdict.ANSWERED
+
+    def _slot(self, plan: Plan, taken: Taken, name: str) -> Slot | None:
+        """Where the rows of a producer are, or are to be; None if there are too many."""
+        ends = plan.offsets.next if plan.offsets is not None else {}
+        known = plan.book.slot_of(name, ends)
         if known is not None:
-            return known.number
-        if (given := self._way.numbers.get(name)) is not None:
+            return known
+        if (given := self._way.slots.get(name)) is not None:
             return given
         if (claimed := taken.claims.get(name)) is not None:
-            return claimed.number
-        taken_numbers = [claim.number for claim in taken.claims.values()]
-        number = max([plan.book.next_number - 1, *self._way.numbers.values(), *taken_numbers]) + 1
-        if number > NUMBER_MAX:
+            return claimed.slot
+        others = [*self._way.slots.values(), *(claim.slot for claim in taken.claims.values())]
+        slot = plan.book.new_slot(ends, [other.number for other in others])
+        if slot.number > NUMBER_MAX:
             return None
         # The producer of the process is for all who do not number their rows: no ids shut it out.
-        if name != self._own and plan.book.clients + len(self._way.numbers) >= PRODUCERS_MAX:
+        if name != self._own and plan.book.clients + len(self._way.slots) >= PRODUCERS_MAX:
             return None
-        return number
+        return slot
 
 
 def _advice(start: int, wanted: int, *, known: bool) -> str:

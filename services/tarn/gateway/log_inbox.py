@@ -362,6 +362,8 @@ class LogInbox:
             self._place, self._unsettled = None, sent
             self._let_others()  # one of them may be the reason
         else:
+            assert sent.change is not None
+            self._book.apply(sent.change)
             self._done(sent)
 
     def _let_others(self) -> None:
@@ -369,7 +371,11 @@ class LogInbox:
         self._context.ports.sleep(self._limits.turn_s * (0.5 + self._context.ports.chance.random()))
 
     def _settle(self) -> None:
-        """Answer the writes of a transaction whose outcome was unknown; the log was opened and read since."""
+        """Answer the writes of a transaction whose outcome was unknown; the log was opened and read since.
+
+        What it claims was read with the rest. Another gateway may have claimed more after it, so its claims
+        are not applied: they would take the place of newer ones.
+        """
         sent, self._unsettled = self._unsettled, None
         if sent is None:
             return
@@ -381,9 +387,7 @@ class LogInbox:
             self._queue.put_back(one for one, _ in sent.parts)
 
     def _done(self, sent: Sent) -> None:
-        """Answer the writes of a transaction that is in the log."""
-        assert sent.change is not None
-        self._book.apply(sent.change)
+        """Answer the writes of a transaction that is in the log, and whose claims are in the book."""
         self._ends.update({p: max(end, self._ends.get(p, 0)) for p, end in sent.ends.items()})
         if self._plan is not None:
             self._lag(self._plan)

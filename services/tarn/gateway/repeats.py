@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tarn.core.errors import DataError, UnavailableError
+from tarn.core.producers import Slot
 from tarn.core.rejected_rows import numbers_in, runs_of
 from tarn.core.table_state import TableState
 from tarn.gateway.key_memory import KeyMemory
@@ -58,7 +59,7 @@ def _reasons(plan: Plan, write: Write, rows: list[int], room: Room) -> dict[int,
     part = replace(write, values=[write.values[row] for row in rows])
     try:
         with room.hold(part.bytes):
-            bad = decode(plan.decoder, raw_batch([(part, 0, 0)])).bad
+            bad = decode(plan.decoder, raw_batch([(part, Slot(number=0), 0)])).bad
     except UnavailableError:
         bad = {}
     return {row: bad.get(at, REASON_GONE) for at, row in enumerate(rows)}

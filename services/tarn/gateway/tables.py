@@ -86,6 +86,8 @@ class Tables:
             committer = Committer(context.catalog, table, ports=context.ports, retention=context.retention)
             return Bookkeeper(committer, clock=context.clock)
 
+        # An inbox may be closed while its commit is under way. The next one has the same bookkeeper, so it
+        # commits only when that outcome is known: both give numbers under the id of the process.
         bookkeeper, sending = context.bookkeepers.of(table, make), Sending()
         return Inbox(
             table,

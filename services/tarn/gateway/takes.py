@@ -11,7 +11,7 @@ from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.offsets import OffsetMap
 from tarn.core.pressure import DebtLimits, Pressure
-from tarn.core.producers import Claim, ProducerBook
+from tarn.core.producers import Claim, ProducerBook, Slot
 from tarn.core.quota import Quota
 from tarn.core.rejected_rows import Runs, runs_of, shifted
 from tarn.core.spec import FieldSpec
@@ -208,7 +208,7 @@ class OnTheWay:
 
     Attributes:
         tails: producer to the row behind its last one on the way.
-        numbers: number of each producer that the table does not know yet.
+        slots: where the rows of each producer are to be that the table does not know yet.
         flying: the writes, by producer and sequence.
         flying_keys: those with an idempotency key, by key.
         keys_tail: where the table will have its keys; None if no key is on its way.
@@ -216,7 +216,7 @@ class OnTheWay:
     """
 
     tails: dict[str, int] = field(default_factory=dict)
-    numbers: dict[str, int] = field(default_factory=dict)
+    slots: dict[str, Slot] = field(default_factory=dict)
     flying: dict[tuple[str, int], Waiting] = field(default_factory=dict)
     flying_keys: dict[str, Waiting] = field(default_factory=dict)
     keys_tail: KeyEntry | None = None
@@ -232,7 +232,7 @@ class OnTheWay:
         for claim in taken.claims.values():
             self.tails[claim.producer] = claim.end
             if claim.producer not in book.producers:
-                self.numbers[claim.producer] = claim.number
+                self.slots[claim.producer] = claim.slot
 
     def land(self, prepared: Prepared, memory: KeyMemory) -> None:
         """Remove writes whose commit has ended, whatever its result."""
@@ -240,7 +240,7 @@ class OnTheWay:
         for claim in prepared.change.claims:
             if self.tails.get(claim.producer) == claim.end:
                 del self.tails[claim.producer]
-                self.numbers.pop(claim.producer, None)
+                self.slots.pop(claim.producer, None)
         keys = prepared.change.keys
         if keys is not None:
             memory.discard(keys.after)
@@ -259,16 +259,16 @@ class Verdict(Enum):
     ANSWERED = auto()
 
 
-def raw_batch(parts: Sequence[tuple[Write, int, int]], claims: Sequence[Claim] = ()) -> RawBatch:
-    """Rows as records: the producer's number is their partition, the sequence their offset.
+def raw_batch(parts: Sequence[tuple[Write, Slot, int]], claims: Sequence[Claim] = ()) -> RawBatch:
+    """Rows as records: the producer's number is their partition, and the sequence says their offset.
 
     Args:
-        parts: writes, each with the number of its producer and the sequence of its first row.
+        parts: writes, each with the slot of its producer and the sequence of its first row.
         claims: their rows, by producer.
     """
     return RawBatch(
-        partitions=[number for write, number, _ in parts for _ in write.values],
-        offsets=[start + i for write, _, start in parts for i in range(len(write.values))],
+        partitions=[slot.number for write, slot, _ in parts for _ in write.values],
+        offsets=[slot.first + start + i for write, slot, start in parts for i in range(len(write.values))],
         times_ms=[write.at_ms for write, _, _ in parts for _ in write.values],
         keys=[None for write, _, _ in parts for _ in write.values],
         values=[value for write, _, _ in parts for value in write.values],

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tarn.core.errors import OutcomeUnknownError, UnavailableError
+from tarn.adapters import partitions
+from tarn.core.errors import OutcomeUnknownError, TooManyPartitionsError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.outcome import Rejected, Unknown
 from tarn.core.pressure import DebtLimits, Pressure, of_debt
@@ -35,7 +36,7 @@ from tarn.ingest.committer import Committer
 from tarn.testing.faulty_catalog import Faults, FaultyCatalog
 from tarn.testing.lake import Clock
 from tarn.testing.memory_topic import Topic
-from tests.support.lake import TABLE, Lake, foreign_snapshot
+from tests.support.lake import TABLE, Lake, foreign_snapshot, spec
 from tests.support.plays import seeds
 
 NAME = TableName(("bronze",), "orders")
@@ -94,6 +95,79 @@ def test_writes_that_wait_become_one_snapshot_with_one_file() -> None:
     assert ids(lake) == [0, 1, 10, 11, 20, 21]
     assert len(lake.files()) == before + 1
     assert lake.offsets() == [(p, o) for p in range(3) for o in range(2)]
+
+
+def partitioned(monkeypatch: pytest.MonkeyPatch, *, limit: int) -> Lake:
+    """A lake whose table has a partition for each id; a commit may touch so many of them."""
+    lake = Lake(Topic("orders", 2))
+    lake.work(lake.ingestor(spec(partitioning="[id]")), turns=3)
+    monkeypatch.setattr(partitions, "PARTITIONS_PER_BATCH_MAX", limit)
+    return lake
+
+
+def test_writes_of_too_many_partitions_together_become_several_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake = partitioned(monkeypatch, limit=4)
+    box = inbox(lake)
+    before = len(list(lake.table().ancestors()))
+    keyed = KeyedWrite(key="alice k", digest="d")
+    writes = [
+        write(0, 1, producer="p"),
+        write(10, 11, producer=None),
+        write(2, 3, producer="p", sequence=2),
+        dataclasses.replace(write(20, 21, producer=None), keyed=keyed),
+        write(30, 31, producer=None),
+        write(4, producer="p", sequence=4),
+    ]
+    answers = [box.submit(one) for one in writes]
+    repeat = box.submit(writes[0])
+    first = box.prepare()
+    assert first is not None
+    assert (len(first.parts), sum(file.records for file in first.change.files)) == (1, 2)
+    left = [one.bytes for one in writes[1:]]
+    assert box.waiting == (len(left), sum(left)), "what was put back is counted as before"
+    box.commit(first)
+    settle(box)
+    assert [answer.result(0).accepted for answer in answers] == [2, 2, 2, 2, 2, 1]
+    assert not any(answer.result(0).repeated for answer in answers)
+    assert repeat.result(0).repeated
+    assert ids(lake) == [0, 1, 2, 3, 4, 10, 11, 20, 21, 30, 31]
+    assert box.waiting == (0, 0)
+    snapshots = len(list(lake.table().ancestors())) - before
+    assert 3 <= snapshots <= 6
+    book = book_in(lake.table())
+    assert set(book.producers) == {"p", "gateway-0"}
+    assert lake.offsets() == sorted(
+        (book.producers[name].number, o) for name, end in (("p", 5), ("gateway-0", 6)) for o in range(end)
+    )
+    for other in (box, inbox(lake, own="gateway-1")):
+        again = [other.submit(one) for one in writes if one.producer or one.keyed]
+        settle(other)
+        assert [(a.result(0).accepted, a.result(0).repeated) for a in again] == [
+            (n, True) for n in (2, 2, 2, 1)
+        ]
+    assert len(ids(lake)) == 11
+    lake.history_is_a_chain()
+
+
+def test_only_a_write_of_too_many_partitions_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = partitioned(monkeypatch, limit=4)
+    box = inbox(lake)
+    answers = [box.submit(write(n, producer=f"p{n}")) for n in range(3)]
+    large = box.submit(write(*range(10, 15), producer="large"))
+    answers += [box.submit(write(n, producer=f"p{n}")) for n in range(3, 9)]
+    settle(box)
+    with pytest.raises(TooManyPartitionsError, match="a batch of 5 rows touches 5 partitions, more than 4"):
+        large.result(0)
+    assert [answer.result(0).accepted for answer in answers] == [1] * 9
+    assert ids(lake) == list(range(9))
+    after = [box.submit(write(10 + n, producer=None)) for n in range(4)]
+    prepared = box.prepare()
+    assert prepared is not None
+    assert len(prepared.parts) == 4, "writes that fit are taken together again"
+    box.commit(prepared)
+    assert all(answer.result(0).accepted == 1 for answer in after)
 
 
 def test_a_bad_row_is_named_and_the_others_are_in() -> None:
@@ -313,9 +387,11 @@ class Client:
 
 @pytest.mark.plays
 @pytest.mark.parametrize("seed", seeds(30))
-def test_each_row_once_through_lost_answers_repeats_crashes_and_two_gateways(seed: int) -> None:
+def test_each_row_once_through_lost_answers_repeats_crashes_and_two_gateways(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(seed)
-    lake = lake_with_table()
+    lake = partitioned(monkeypatch, limit=10) if seed % 3 == 2 else lake_with_table()
     faults = Faults(chance, rate=0.3)
 
     def foreign(table: Any) -> None:
@@ -453,7 +529,7 @@ def test_gateways_that_start_again_and_again_shut_out_no_client(monkeypatch: pyt
             assert answer.result(0).accepted == 1
     book = book_in(lake.table(TABLE))
     assert list(book.producers) == ["gateway:6", "gateway:7", "gateway:lasting"]
-    assert book.next_number == 9
+    assert book.next_number == 4, "numbers of those that are forgotten go on"
     client = lasting.submit(write(100, producer="c/p"))
     settle(lasting)
     assert client.result(0).accepted == 1

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tarn.adapters import partitions
 from tarn.client import Receipt, async_writer, writer
 from tarn.core.errors import InvalidError, UnavailableError
 from tarn.core.log_claims import KEY_MS, RECENT_MAX, topic_of
@@ -44,6 +45,23 @@ def post(world: LogWorld, gateway: Gateway, body: Any, **more: Any) -> Any:
     answer = world.post(gateway, body, query=LOG, **more)
     assert answer.status_code == 200, answer.text
     return answer.json()
+
+
+def test_rows_of_more_partitions_than_a_commit_may_have_land(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions, "PARTITIONS_PER_BATCH_MAX", 3)
+    field = {"source-id": 1, "field-id": 1000, "name": "id", "transform": "identity"}
+    updates = [
+        {"action": "add-spec", "spec": {"spec-id": 1, "fields": [field]}},
+        {"action": "set-default-spec", "spec-id": -1},
+    ]
+    world.admin("POST", "/v1/namespaces/bronze/tables/orders", {"requirements": [], "updates": updates})
+    found = post(world, world.gateway(), [row(n) for n in range(25)])
+    assert found["accepted"] == 25
+    world.land()
+    assert world.ids() == list(range(25))
+    assert len(world.lake.files()) == 25
 
 
 def at_offsets(world: LogWorld, found: Any) -> list[int]:
@@ -331,6 +349,67 @@ def test_an_unknown_outcome_is_found_out_before_the_answer(
     assert at_offsets(world, found) == [1, 2]
     world.land()
     assert world.ids() == [1, 2]
+
+
+class LostAndAway:
+    """The answer to a transaction is lost, and its gateway cannot open the log until `back` is set."""
+
+    def __init__(self) -> None:
+        self.asked, self.back = threading.Event(), threading.Event()
+        self._who: threading.Thread | None = None
+
+    def __call__(self, step: str) -> None:
+        own = threading.current_thread()
+        if step == "committed" and self._who is None:
+            self._who = own
+            raise UnavailableError("gone")
+        if step == "open" and own is self._who and not self.back.is_set():
+            self.asked.set()
+            raise UnavailableError("away")
+
+
+def test_what_another_gateway_wrote_over_a_transaction_of_unknown_outcome_is_known(world: LogWorld) -> None:
+    world.property("tarn.gateway.quota.rows-per-day", "6")
+    first, second = world.gateway(), world.gateway()
+
+    def write(gateway: Gateway, number: int) -> bool:
+        return bool(post(world, gateway, [row(number)], producer="p", sequence=number)["repeated"])
+
+    assert not write(first, 0)
+    lost = world.logs.at = LostAndAway()
+    found: list[bool] = []
+    waiting = threading.Thread(target=lambda: found.append(write(first, 1)))
+    waiting.start()
+    assert lost.asked.wait(10)
+    assert write(second, 1)
+    assert not write(second, 2)
+    assert not write(second, 3)
+    lost.back.set()
+    waiting.join(timeout=10)
+    assert found == [False]
+    assert write(first, 2)
+    assert not write(first, 4)
+    assert not write(first, 5)
+    assert world.post(first, [row(6)], producer="p", sequence=6, query=LOG).status_code == 429
+    world.land()
+    assert world.ids() == list(range(6))
+
+
+def test_a_gateway_with_a_wrong_clock_does_not_remove_the_mark_that_another_one_looks_for(
+    world: LogWorld,
+) -> None:
+    first = world.gateway()
+    second = world.gateway(now_ms=lambda: time.time_ns() // 1_000_000 + 30 * 86_400_000)
+    post(world, first, [row(0)])
+    lost = world.logs.at = LostAndAway()
+    waiting = threading.Thread(target=lambda: post(world, first, [row(1)]))
+    waiting.start()
+    assert lost.asked.wait(10)
+    post(world, second, [row(2)])
+    lost.back.set()
+    waiting.join(timeout=10)
+    world.land()
+    assert world.ids() == [0, 1, 2]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

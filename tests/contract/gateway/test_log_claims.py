@@ -8,7 +8,7 @@ from tarn.core.errors import CorruptStateError
 from tarn.core.log_claims import (
     FORGET_MAX,
     KEY_MS,
-    MARK_MS,
+    MARKS_MAX,
     PRODUCER_MS,
     RECENT_MAX,
     Appended,
@@ -84,7 +84,7 @@ def test_outdated_claims_are_named_and_their_removal_is_read() -> None:
     book = LogBook("t")
     book.apply(
         change(
-            at_ms=old - MARK_MS,
+            at_ms=0,
             producers={
                 "old": ProducerClaim(end=1, at_ms=old - PRODUCER_MS),
                 "young": ProducerClaim(end=1, at_ms=NOW_MS - PRODUCER_MS),
@@ -96,17 +96,30 @@ def test_outdated_claims_are_named_and_their_removal_is_read() -> None:
         )
     )
     found = book.outdated(NOW_MS)
-    assert sorted(found) == ["k/old", "m/w1", "p/old"]
+    assert sorted(found) == ["k/old", "p/old"]
     other = LogBook("t")
     other.read(change(mark="m2", writer="w2", forgotten=found).records())
     book.apply(change(mark="m2", writer="w2", forgotten=found))
-    assert (set(book.producers), set(book.keys), book.mark("w1")) == ({"young"}, {"young"}, None)
+    assert (set(book.producers), set(book.keys), book.mark("w1")) == ({"young"}, {"young"}, "m1")
     many = {str(n): KeyClaim(digest="d", at_ms=0, fate=Fate()) for n in range(FORGET_MAX + 1)}
     book = LogBook("t")
     book.apply(change(keys=many))
     book.apply(change(keys={"0": KeyClaim(digest="d", at_ms=NOW_MS, fate=Fate())}))
     assert "k/0" not in book.outdated(NOW_MS)
     assert len(book.outdated(NOW_MS)) == FORGET_MAX
+
+
+def test_the_marks_of_the_processes_that_wrote_last_are_kept_whatever_their_clocks_say() -> None:
+    book, other = LogBook("t"), LogBook("t")
+    order = [*range(MARKS_MAX), 0, MARKS_MAX]
+    for number in order:
+        written = change(mark=f"m{number}", writer=f"w{number}", at_ms=NOW_MS - number)
+        book.apply(written)
+        other.read(written.records())
+    assert book.outdated(2 * NOW_MS) == other.outdated(0) == ["m/w1"]
+    book.apply(change(mark="last", writer="w0", forgotten=["m/w1"]))
+    assert [book.mark(f"w{number}") for number in (0, 1, 2)] == ["last", None, "m2"]
+    assert book.outdated(2 * NOW_MS) == []
 
 
 @pytest.mark.parametrize(

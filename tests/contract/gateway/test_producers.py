@@ -13,17 +13,20 @@ from tarn.core.producers import (
     OWN_PREFIX,
     Claim,
     ProducerBook,
+    Slot,
 )
 from tarn.core.rejected_rows import RUNS_MAX, Runs, clipped, from_gaps, numbers_in, runs_of, to_gaps
 from tests.support.plays import seeds
 
 
 def claim(start: int, end: int, *rejected: int, producer: str = "c/p", number: int = 0) -> Claim:
-    return Claim(producer=producer, number=number, start=start, end=end, rejected=runs_of(rejected))
+    return Claim(
+        producer=producer, slot=Slot(number=number), start=start, end=end, rejected=runs_of(rejected)
+    )
 
 
 def after(book: ProducerBook, *claims: Claim, day: int = 1) -> ProducerBook:
-    found = book.claimed(claims, day)
+    found = book.claimed(claims, {}, day)
     assert isinstance(found, ProducerBook)
     kept = found.without_idle(day).with_few_runs()
     assert ProducerBook.from_json(kept.to_json()) == kept
@@ -47,7 +50,7 @@ def test_gaps_that_are_none_are_damage(gaps: list[object]) -> None:
     text = ProducerBook(next_number=1, producers={}).to_json()
     with pytest.raises(CorruptStateError):
         ProducerBook.from_json(
-            text.replace("{}", f'{{"p":[0,1,0,{str(gaps)[1:-1].replace(chr(39), chr(34))}]}}')
+            text.replace("{}", f'{{"p":[0,1,0,0,{str(gaps)[1:-1].replace(chr(39), chr(34))}]}}')
         )
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from tarn.core.errors import UnavailableError
-from tarn.core.table_catalog import TableName
+from tarn.core.history import Retention
+from tarn.core.outcome import Unknown
+from tarn.core.table_catalog import CommitOutcome, TableCatalog, TableName
+from tarn.core.table_state import CommitRequest
 from tarn.gateway import tables as tables_module
 from tarn.gateway.inbox import Inbox
 from tarn.gateway.inboxes import IDLE_S
@@ -17,8 +22,9 @@ from tarn.gateway.logs import Logs
 from tarn.gateway.merges import Merges
 from tarn.gateway.tables import Tables
 from tarn.gateway.writes import BusyError, Receipt
+from tarn.ingest.bookkeeper import Bookkeepers
 from tarn.testing.memory_log import MemoryLogs
-from tests.contract.gateway.test_inbox import lake_with_table, write
+from tests.contract.gateway.test_inbox import NAME, ids, inbox, lake_with_table, settle, write
 
 A, B, C = (TableName(("bronze",), name) for name in "abc")
 
@@ -93,6 +99,64 @@ def test_a_table_with_writes_that_wait_gives_way_to_nobody(
         assert not answer.done()
     finally:
         ended.set()
+
+
+class LandsUnseen:
+    """A catalog that takes the first commit, and says that its outcome is unknown once it may."""
+
+    def __init__(self, inner: TableCatalog) -> None:
+        self._inner = inner
+        self.landed, self.go_on = threading.Event(), threading.Event()
+        self.load, self.create, self.create_namespace = inner.load, inner.create, inner.create_namespace
+
+    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        done = self._inner.commit(table, request, key=key)
+        if self.landed.is_set():
+            return done
+        self.landed.set()
+        assert self.go_on.wait(10)
+        return Unknown(reason="the answer was lost")
+
+
+def test_a_table_whose_commit_is_under_way_may_give_way_and_be_opened_again(clock: Clock) -> None:
+    """Both inboxes number rows under one id; the later one commits once the outcome of the former is known.
+
+    Or the former would find the number of its rows taken, and its own commit nowhere: not even as the last
+    one of this gateway.
+    """
+    lake = lake_with_table()
+    other = inbox(lake, own="gateway:other", retention=Retention(newest=1, steps=(), total_min=0))
+    catalog = LandsUnseen(lake.local)
+    context = replace(
+        lake.context(),
+        catalog=catalog,
+        executor=lambda: ThreadPoolExecutor(max_workers=1),
+        bookkeepers=Bookkeepers(),
+    )
+    tables = Tables(context, lake.objects, tables_max=1, clock=clock)
+    former = tables.inbox(NAME)
+    first = former.submit(write(1, producer=None))
+    assert catalog.landed.wait(10)
+    for number in (3, 4, 5):
+        other.submit(write(number, producer=f"p{number}"))
+        settle(other)
+    for table in (B, NAME):
+        clock.now_s += IDLE_S + 1
+        tables.inbox(table)
+    later = tables.inbox(NAME)
+    assert later is not former
+    second = later.submit(write(2, producer=None))
+    keeper = context.bookkeepers.of(NAME, lambda: pytest.fail("it has none"))
+    until_s = time.monotonic() + 10
+    while not keeper._queue and not second.done():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    assert not second.done()
+    catalog.go_on.set()
+    assert [one.result(10).repeated for one in (first, second)] == [False, False]
+    assert ids(lake) == [1, 2, 3, 4, 5]
+    clock.now_s = 0
+    assert tables.close(wait_s=10)
 
 
 def test_after_its_end_nothing_is_opened(tables: Tables) -> None:
