@@ -197,7 +197,6 @@ def staged(
     )
     assert meta is not None, table_uuid
     check_path_properties(meta["properties"], meta["location"])
-    table_metadata.is_gzipped(meta["properties"])
     return meta
 
 

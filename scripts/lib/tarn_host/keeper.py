@@ -134,7 +134,7 @@ def _take(here: Project, part: Path) -> tuple[int, int]:
     with taking as process:
         assert process.stdout is not None
         try:
-            with open(part, "xb", opener=_private) as file:
+            with open(part, "xb", opener=project.private) as file:
                 while True:
                     chunk = process.stdout.read(CHUNK_BYTES)
                     if not chunk:
@@ -152,11 +152,6 @@ def _take(here: Project, part: Path) -> tuple[int, int]:
         finally:
             process.stdout.close()
     return process.returncode, written
-
-
-def _private(path: str, flags: int) -> int:
-    """Opens a file that nobody else can read."""
-    return os.open(path, flags, 0o600)
 
 
 def restore(here: Project, words: Sequence[str]) -> int:

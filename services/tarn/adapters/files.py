@@ -173,7 +173,7 @@ def encode_rows(
         One file per partition, several if it would exceed the table's target size; none without rows.
 
     Raises:
-        InvalidError: the rows touch more partitions than a batch may.
+        TooManyPartitionsError: the rows touch more partitions than a batch may.
         Exception: a library rejects a value.
     """
     shaped = _shape(rows, layout.arrow)

@@ -19,9 +19,10 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType
 
 from tarn.adapters.write_schema import WriteSchema
-from tarn.core.errors import InvalidError, InvalidSpecError
+from tarn.core.errors import InvalidSpecError, TooManyPartitionsError
 
 PARTITIONS_PER_BATCH_MAX = 500
+"""Each has a file of its own in the commit of the batch, which holds them all."""
 FOLDER_BYTES_MAX = 200
 """Bytes of one path level; longer names are cut and get a digest. MinIO allows 255, S3 1,024 in total."""
 
@@ -41,7 +42,7 @@ def split(rows: pa.Table, layout: WriteSchema) -> Iterator[tuple[tuple[Any, ...]
         The partition values as Iceberg stores them, in the order of the spec's fields, and their rows.
 
     Raises:
-        InvalidError: the rows touch more partitions than a batch may.
+        TooManyPartitionsError: the rows touch more partitions than a batch may.
         InvalidSpecError: the table has a transform that ingest does not support.
     """
     fields = [f for f in layout.spec.fields if not isinstance(f.transform, VoidTransform)]
@@ -55,7 +56,7 @@ def split(rows: pa.Table, layout: WriteSchema) -> Iterator[tuple[tuple[Any, ...]
     groups = keys.append_column("row", pa.array(range(rows.num_rows), pa.int64())).group_by(keys.column_names)
     parts = groups.aggregate([("row", "list")])
     if parts.num_rows > PARTITIONS_PER_BATCH_MAX:
-        raise InvalidError(
+        raise TooManyPartitionsError(
             f"a batch of {rows.num_rows} rows touches {parts.num_rows} partitions, more than "
             f"{PARTITIONS_PER_BATCH_MAX}; choose a coarser partitioning or smaller batches"
         )

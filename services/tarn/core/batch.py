@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tarn.core.offsets import OffsetRange
@@ -191,4 +192,38 @@ class RawBatch:
             keys=self.keys[start:end],
             values=self.values[start:end],
             ranges=self.ranges,
+        )
+
+    def halves(self) -> tuple[tuple[list[int], RawBatch], tuple[list[int], RawBatch]]:
+        """The first half of each partition's records, and the rest; each with their indexes in this batch.
+
+        The offset ranges are split where the rest begins. Records of one time are so in one half, wherever
+        they are. Of two records or more, both halves have some.
+        """
+        left, before = {}, 0
+        for partition, count in Counter(self.partitions).items():
+            left[partition] = (before + count) // 2 - before // 2
+            before += count
+        first: list[int] = []
+        rest: list[int] = []
+        cuts: dict[int, int] = {}
+        for i, partition in enumerate(self.partitions):
+            if left[partition]:
+                left[partition] -= 1
+                first.append(i)
+            else:
+                cuts.setdefault(partition, self.offsets[i])
+                rest.append(i)
+        ranges = [replace(r, end=cuts.get(r.partition, r.end)) for r in self.ranges]
+        others = [replace(r, start=cuts.get(r.partition, r.end)) for r in self.ranges]
+        return (first, self._picked(first, ranges)), (rest, self._picked(rest, others))
+
+    def _picked(self, indexes: Sequence[int], ranges: Iterable[OffsetRange]) -> RawBatch:
+        return RawBatch(
+            partitions=[self.partitions[i] for i in indexes],
+            offsets=[self.offsets[i] for i in indexes],
+            times_ms=[self.times_ms[i] for i in indexes],
+            keys=[self.keys[i] for i in indexes],
+            values=[self.values[i] for i in indexes],
+            ranges=tuple(r for r in ranges if r.end > r.start),
         )

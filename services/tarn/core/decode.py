@@ -41,6 +41,16 @@ class Decoded:
     index: Sequence[int]
     bad: dict[int, str]
 
+    def picked(self, records: Sequence[int]) -> Decoded:
+        """The rows and bad records among these records: indexes in the batch, ascending."""
+        place = {record: at for at, record in enumerate(records)}
+        rows = [row for row, record in enumerate(self.index) if record in place]
+        return Decoded(
+            rows=self.rows.take(pa.array(rows, pa.int64())),
+            index=[place[self.index[row]] for row in rows],
+            bad={place[record]: reason for record, reason in self.bad.items() if record in place},
+        )
+
 
 def joined(parts: Sequence[tuple[int, Decoded]]) -> Decoded:
     """The result of decoding a batch from those of its parts; at least one.

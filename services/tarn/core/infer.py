@@ -6,6 +6,7 @@ the names of fields.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,8 +33,13 @@ MAP_KEYS_MIN = 20
 """Objects are maps if they have this many keys in all, each few of them, and values of one form."""
 MAP_KEYS_SHARE = 0.5
 UNSIGNED = "decimal(20, 0)"
-"""Integers up to 2^64, which a long does not hold; larger ones are read as doubles."""
-_NUMBERS = ("long", "unsigned", "double")
+"""Integers up to 2^64, which a long does not hold."""
+WIDE = "decimal(38, 0)"
+"""Integers of up to 38 digits otherwise; longer ones are read as doubles."""
+WIDE_END = 10**38
+_NUMBERS = ("long", "unsigned", "wide", "double")
+_LONG_NUMBER = re.compile(rb"\d{19}")
+_LONG_DIGITS_MAX = 40
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?")
 _ZONED = re.compile(_TIME.pattern + r"(Z|[+-]\d\d:\d\d)")
@@ -106,7 +112,7 @@ def _types_of(
     seen = _Seen(guess=guess)
     for message in messages:
         try:
-            value = orjson.loads(message or b"")
+            value = _read(message or b"")
         except orjson.JSONDecodeError:
             continue
         if isinstance(value, dict):
@@ -117,12 +123,31 @@ def _types_of(
             yield key, kind
 
 
+def _read(message: bytes) -> Any:
+    """A message; whole numbers beyond 64 bits, which `orjson` makes doubles, keep their digits.
+
+    Raises:
+        orjson.JSONDecodeError: it is not JSON.
+    """
+    value = orjson.loads(message)
+    if _LONG_NUMBER.search(message) is None:
+        return value
+
+    def whole(text: str) -> float:
+        return int(text) if len(text) <= _LONG_DIGITS_MAX else float(text)
+
+    try:
+        return json.loads(message, parse_int=whole)
+    except RecursionError:
+        return value
+
+
 @dataclass(slots=True)
 class _Seen:
     """What was seen at one place of the messages.
 
     Attributes:
-        forms: number of values per form: boolean, long, unsigned, double, text, list, object.
+        forms: number of values per form: boolean, long, unsigned, wide, double, text, list, object.
         texts: the texts.
         fields: key to what was seen below it, in objects.
         element: what was seen in lists.
@@ -142,7 +167,7 @@ class _Seen:
         if isinstance(value, bool):
             self.forms["boolean"] += 1
         elif isinstance(value, int):
-            self.forms["long" if -(2**63) <= value < 2**63 else "unsigned"] += 1
+            self.forms[_whole_form(value)] += 1
         elif isinstance(value, float):
             self.forms["double"] += 1
         elif isinstance(value, str):
@@ -157,6 +182,12 @@ class _Seen:
             self.forms["object"] += 1
             for key, inner in value.items() if depth <= DEPTH_MAX else ():
                 self.fields.setdefault(key, _Seen(guess=self.guess)).add(inner, depth + 1)
+
+
+def _whole_form(value: int) -> str:
+    if -(2**63) <= value < 2**64:
+        return "long" if value < 2**63 else "unsigned"
+    return "wide" if -WIDE_END < value < WIDE_END else "double"
 
 
 def _kind(seen: _Seen, path: str, depth: int, note: Callable[[str], None]) -> ColumnType | None:
@@ -193,6 +224,8 @@ def _form(seen: _Seen, path: str, note: Callable[[str], None]) -> str | None:
         return form
     if numbers["double"]:
         return "double"
+    if numbers["wide"]:
+        return WIDE
     return UNSIGNED if numbers["unsigned"] else "long"
 
 

@@ -334,13 +334,13 @@ class Trust:
         now_ms: the store's time at the last check, in milliseconds since the epoch.
         mono_ms: the process's monotonic time then, in milliseconds.
         odd_ms: monotonic time of the last anomaly; None if there was none.
-        began_ms: monotonic time of the first look; None before.
+        began_ms: monotonic time of the first look, in milliseconds.
     """
 
     now_ms: int = 0
     mono_ms: int = 0
     odd_ms: int | None = None
-    began_ms: int | None = None
+    began_ms: int = 0
 
     def look(self, *, store_ms: int, mono_ms: int, wall_ms: int) -> str | None:
         """Record the current times.
@@ -376,7 +376,7 @@ class Trust:
         A clock that was ahead once leaves objects of the future behind. Whoever still writes one again does
         so, with the time as it is, within a period from the first look on.
         """
-        if modified_ms > self.now_ms and self.mono_ms - (self.began_ms or self.mono_ms) < period_ms:
+        if modified_ms > self.now_ms and self.mono_ms - self.began_ms < period_ms:
             return False
         return self._steady(period_ms) and abs(self.now_ms - modified_ms) >= period_ms
 

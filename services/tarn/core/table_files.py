@@ -85,7 +85,7 @@ class TableWriter(Protocol):
             whole: whether a partition is one file, also beyond the table's target size.
 
         Raises:
-            InvalidError: the rows touch more partitions than a batch may.
+            TooManyPartitionsError: the rows touch more partitions than a batch may.
             Exception: a library rejects a value.
         """
 

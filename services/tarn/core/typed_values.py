@@ -223,8 +223,8 @@ def _cast_for(field: FieldSpec, source: pa.DataType, target: pa.DataType) -> Cal
     wanted: tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.Array]] | None = {
         "int": (pa.types.is_integer, lambda column: column.cast(target)),
         "long": (pa.types.is_integer, lambda column: column.cast(target)),
-        "float": (_is_number, lambda column: narrow(_doubles(column), target)),
-        "double": (_is_number, _doubles),
+        "float": (_is_number, lambda column: _floating(column, target)),
+        "double": (_is_number, lambda column: _floating(column, target)),
         "decimal": (lambda kind: _is_exact(kind, target), lambda column: rescaled(_decimals(column), target)),
         "string": (_is_text, lambda column: column.cast(target)),
         "date": (pa.types.is_date, lambda column: column.cast(target)),
@@ -286,9 +286,22 @@ def _is_time(kind: pa.DataType, *, zone: bool) -> bool:
     return bool(pa.types.is_timestamp(kind)) and (kind.tz is not None) == zone
 
 
-def _doubles(column: pa.Array) -> pa.Array:
-    """Numbers as doubles; of whole ones only those that a double holds."""
-    return column.cast(pa.float64())
+def _floating(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Numbers as floats or doubles, rounded to the nearest; of whole ones only those that are exact.
+
+    Raises:
+        ValueError: one is too large, or whole and not exact.
+    """
+    if not pa.types.is_integer(column.type):
+        return narrow(column, target)
+    found = column.cast(target, safe=False)
+    try:
+        column.cast(target)
+    except pa.ArrowInvalid:
+        # Arrow refuses all beyond what it holds without gaps. Python compares the numbers themselves.
+        if any(value != held for value, held in zip(column.to_pylist(), found.to_pylist(), strict=True)):
+            raise ValueError(f"a {target} does not hold it exactly") from None
+    return found
 
 
 def _decimals(column: pa.Array) -> pa.Array:

@@ -20,7 +20,7 @@ import structlog
 from tarn.core import dead_letter
 from tarn.core.batch import BatchBuilder
 from tarn.core.completion import Announced
-from tarn.core.errors import TarnError, UnavailableError
+from tarn.core.errors import TarnError, TooManyPartitionsError, UnavailableError
 from tarn.core.offsets import OffsetRange, TopicIdentity, require_same_source
 from tarn.core.small_files import Group, SmallFiles
 from tarn.core.source import NoMessagesError, NoSuchTopicError, TopicReader, start_positions
@@ -390,11 +390,30 @@ class Ingestor:
     def _commit(
         self, read: OpenBatch, plan: Plan, announced: Announced | None
     ) -> CommittedBatch | NeedsReplan:
-        """Write and commit one batch; runs in the executor."""
+        """Write and commit one batch, in several parts if one commit cannot have it; runs in the executor.
+
+        If the process stops, the parts that are left are read again.
+        """
         started_s = self._context.clock()
+        waiting = [read.close()]
+        after: dict[int, int] = {}
+        while True:
+            result = self._commit_next(waiting, plan, announced, started_s)
+            if isinstance(result, NeedsReplan):
+                return result
+            after.update(result.after)
+            if not waiting or self._context.stopping():
+                return CommittedBatch(state=result.state, after=after)
+            plan = replace(plan, state=result.state, fresh=plan.fresh - result.after.keys())
+            started_s = self._context.clock()
+
+    def _commit_next(
+        self, waiting: list[DecodedBatch], plan: Plan, announced: Announced | None, started_s: float
+    ) -> CommittedBatch | NeedsReplan:
+        """Write and commit the last of the parts that wait; runs in the executor."""
         writer = self._table.writer
-        # From here on the batch is its files: neither records nor columns are held while they are on the way.
-        written = self._write(read.close(), writer)
+        # From here on the part is its files: neither records nor columns are held while they are on the way.
+        written = self._write_next(waiting, writer)
         change = BatchCommit(
             commit_id=self._context.new_id(),
             table_uuid=plan.state.uuid,
@@ -563,6 +582,17 @@ class Ingestor:
             ms=round(took_s * 1_000, 1),
         )
         return CommittedBatch(state=result.state, after={})
+
+    def _write_next(self, waiting: list[DecodedBatch], writer: TableWriter) -> WrittenBatch:
+        """Write the last of the parts that wait; one that touches too many partitions becomes two before."""
+        while True:
+            part = waiting.pop()
+            try:
+                return self._write(part, writer)
+            except TooManyPartitionsError:
+                if len(part.records) < 2:
+                    raise
+                waiting += reversed(part.halves())
 
     def _write(self, batch: DecodedBatch, writer: TableWriter) -> WrittenBatch:
         """Write the files of a batch: data files and, if records are bad, dead letters."""

@@ -26,6 +26,14 @@ class DecodedBatch:
     decoded: Decoded
     decode_s: float
 
+    def halves(self) -> tuple[DecodedBatch, DecodedBatch]:
+        """Two batches for this one, see `RawBatch.halves`; the time of decoding counts with the first."""
+        (first, before), (rest, after) = self.records.halves()
+        return (
+            DecodedBatch(records=before, decoded=self.decoded.picked(first), decode_s=self.decode_s),
+            DecodedBatch(records=after, decoded=self.decoded.picked(rest), decode_s=0.0),
+        )
+
 
 class OpenBatch:
     """Collects records until a limit is reached. While many arrive they are decoded in parts, as they come.

@@ -6,10 +6,12 @@ import json
 
 import pytest
 
-from tarn.core.errors import InvalidSpecError, OffsetGapError, SourceChangedError
+from tarn.adapters import partitions
+from tarn.core.errors import ForbiddenError, InvalidSpecError, OffsetGapError, SourceChangedError
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import Retention
-from tarn.ingest.batch_commit import offsets_in
+from tarn.ingest.batch_commit import BatchCommit, offsets_in
+from tarn.ingest.bookkeeper import Seat
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.status import State
 from tarn.testing.memory_topic import HOLE, Topic
@@ -328,6 +330,66 @@ def test_dead_letters_of_a_killed_process_are_registered_although_the_topic_was_
     with pytest.raises(SourceChangedError):
         lake.work(lake.ingestor())
     assert [row["offset"] for row in lake.rows("ops.dead_letters")] == [1]
+
+
+def many_partitions(monkeypatch) -> tuple[Lake, Topic]:
+    """A lake with one partition of the table for each record, of which a commit may touch three."""
+    monkeypatch.setattr(partitions, "PARTITIONS_PER_BATCH_MAX", 3)
+    topic = Topic("orders", 2)
+    for p in topic.logs:
+        for n in range(11):
+            topic.send(p, order(100 * p + n), *([HOLE] if n % 3 else []), *([b"{"] if n == 5 else []))
+    return Lake(topic), topic
+
+
+def test_a_batch_of_too_many_partitions_becomes_several_commits(monkeypatch):
+    lake, topic = many_partitions(monkeypatch)
+    lake.work(lake.ingestor(spec(partitioning="[id]")))
+    assert lake.offsets() == expected(topic)
+    assert lake.sources.group_offsets == {p: len(log) for p, log in topic.logs.items()}
+    assert len(lake.files()) == 22
+    assert len(lake.rows("ops.dead_letters")) == 2
+    added = [
+        int(s["summary"].get("added-data-files", 0))
+        for s in lake.table().ancestors()
+        if s["summary"]["operation"] == "append"
+    ]
+    assert max(added) <= 3
+    assert sum(added) == 22
+    assert len([n for n in added if n]) <= 16
+    assert (lake.registry.get("orders").rows, lake.registry.get("orders").lag) == (22, 0)
+    assert lake.registry.get("orders").state is State.RUNNING
+    lake.history_is_a_chain()
+
+
+@pytest.mark.parametrize("commits", range(1, 9))
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_batch_in_parts_goes_on_behind_its_last_commit(monkeypatch, commits, stops):
+    """Whether it fails or the process stops after any of its parts."""
+    lake, topic = many_partitions(monkeypatch)
+    made, left, commit = spec(partitioning="[id]"), [commits], Seat.commit
+
+    def ends(self, change, writer):
+        left[0] -= isinstance(change, BatchCommit)
+        if left[0] < 0 and not stops:
+            raise ForbiddenError("not now")
+        result = commit(self, change, writer)
+        lake.stop = lake.stop or (stops and left[0] == 0)
+        return result
+
+    monkeypatch.setattr(Seat, "commit", ends)
+    if stops:
+        lake.ingestor(made).run()
+        assert left[0] == 0, "nothing is begun after the process was asked to stop"
+    else:
+        with pytest.raises(ForbiddenError):
+            lake.work(lake.ingestor(made))
+    assert set(lake.offsets()) < set(expected(topic))
+    lake.stop = False
+    monkeypatch.undo()
+    lake.work(lake.ingestor(made))
+    assert lake.offsets() == expected(topic)
+    lake.history_is_a_chain()
 
 
 def test_a_topic_recreated_stops_the_ingestor():

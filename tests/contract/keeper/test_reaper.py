@@ -13,7 +13,7 @@ import pytest
 
 from tarn.adapters import manifest_audit
 from tarn.core.object_store import StoreOutcomeUnknownError, StoreUnavailableError
-from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX
+from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX, dead_manifests
 from tarn.keeper import reaper as reaper_module
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
@@ -98,6 +98,13 @@ def test_a_file_that_was_added_again_stays_when_the_branch_goes_back_to_before_i
     expire_all_but(table, first)
     settled(lake)
     assert lake.store.get(path.removeprefix("s3://tarn/")) is not None
+
+
+def test_a_manifest_is_one_manifest_whichever_scheme_names_it() -> None:
+    reaper = Clocked().reaper()
+    removed = reaper._same("s3://tarn/warehouse/ns/t/metadata/m.avro", 3, 1)
+    kept = reaper._same("s3a://tarn/warehouse/ns/t/metadata/m.avro", 3, 1)
+    assert dead_manifests([[removed]], [[kept]]) == {}
 
 
 @pytest.mark.parametrize(("removed", "kept"), [("s3", "s3a"), ("s3a", "s3"), ("s3n", "s3a")])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tarn_host.doctor import command
+from tarn_host import shell
+from tarn_host.doctor import command, look
 from tarn_host.doctor.facts import (
     MIB,
     Container,
@@ -640,3 +642,29 @@ def test_of_several_replicas_the_one_that_is_not_well_is_looked_at() -> None:
     assert (found.code, found.service) == ("service-ended", "catalog")
     assert facts.container("minio") == well("minio")
     assert facts.container("absent") is None
+
+
+def test_a_container_of_doctors_own_is_none_of_the_copys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its image has Compose's labels of project and service, and so have its containers."""
+    here = Project(name="tarn-1", base="x", own_base=True, settings={})
+    image = {"com.docker.compose.project": "tarn-1", "com.docker.compose.service": "bootstrap"}
+    state = {"Status": "running", "StartedAt": "2026-11-29T14:00:00Z", "Health": {"Status": "starting"}}
+    rows = [
+        {"Id": name, "Name": f"/{name}", "State": state, "Config": {"Labels": {**image, **labels}}}
+        for name, labels in (
+            ("doctors", {}),
+            ("made", {"com.docker.compose.container-number": "1"}),
+            ("run", {"com.docker.compose.container-number": "1", "com.docker.compose.oneoff": "True"}),
+        )
+    ]
+    asked: list[list[str]] = []
+
+    def capture(words: list[str], **_: object) -> shell.Result:
+        asked.append(words)
+        out = {"ps": "doctors made run", "inspect": json.dumps(rows)}.get(words[1], "")
+        return shell.Result(0, out, "")
+
+    monkeypatch.setattr(shell, "capture", capture)
+    monkeypatch.setattr(look, "container", lambda row, log: SimpleNamespace(service="x", name=row["Name"]))
+    assert [one.name for one in look._containers(here)] == ["/made"]
+    assert "com.docker.compose.project=" in look.as_root(here, []), "and no filter finds it"

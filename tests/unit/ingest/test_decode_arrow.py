@@ -79,6 +79,17 @@ def test_every_type_is_read() -> None:
         ("int", pa.array([2**31 - 1, 2**31, -(2**31)], pa.int64()), [2**31 - 1, -(2**31)], "2147483648"),
         ("long", pa.array([2**63 - 1, 2**63], pa.uint64()), [2**63 - 1], "9223372036854775808"),
         ("double", pa.array([2**53, 2**53 + 1], pa.int64()), [2.0**53], "9007199254740993"),
+        (
+            "double",
+            pa.array([2**60, 2**60 + 1, 2**63 - 1], pa.int64()),
+            [2.0**60],
+            "is no double: a double does",
+        ),
+        ("double", pa.array([2**63, 2**64 - 1, None], pa.uint64()), [2.0**63, None], "18446744073709551615"),
+        ("float", pa.array([2**24, 2**24 + 1, -(2**24) - 2]), [2.0**24, -(2.0**24) - 2], "v: 16777217 is no"),
+        ("float", pa.array([0.1, None, 2.0**62 + 2.0**38]), [pytest.approx(0.1), None, 2.0**62], ""),
+        ("float", pa.array([2**63 - 1, -(2**63), 2**62 + 2**38]), [-(2.0**63)], "is no float: a float does"),
+        ("list<float>", pa.array([[1, 2**24 + 1], [2**25]]), [[2.0**25]], "v[]: 16777217 is no float"),
         ("float", pa.array([3.4e38, 3.5e38, float("inf")]), [pytest.approx(3.4e38), float("inf")], "largest"),
         (
             "decimal(4, 2)",

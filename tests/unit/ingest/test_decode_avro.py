@@ -195,6 +195,8 @@ LONG, INT = zigzag(2**63 - 1), zigzag(2**31)
         ({"type": "int", "logicalType": "date"}, "date", zigzag(2**31 - 1), "years 1 to 9999"),
         ({"type": "long", "logicalType": "timestamp-millis"}, "timestamptz", LONG, "id: "),
         ({"type": "long", "logicalType": "timestamp-micros"}, "timestamptz", LONG, "years 1 to 9999"),
+        ("int", "float", zigzag(2**24 + 1), "id: 16777217 is no float: a float does not hold it exactly"),
+        ("long", "double", zigzag(2**53 + 1), "id: 9007199254740993 is no double: a double does not hold it"),
         ("string", "uuid", avro("string", "x"), "id: 'x' is no uuid"),
         ("long", "timestamptz", zigzag(5), "encoding"),
         ("null", "long", b"", "id: required"),

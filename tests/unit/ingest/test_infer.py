@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -57,6 +58,32 @@ def test_each_form_of_a_value_has_its_type() -> None:
         "place": "struct<lat: double, city: string>",
     }
     assert notes == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kind", "held"),
+    [
+        (["1", "18446744073709551615"], "decimal(20, 0)", ["1", "18446744073709551615"]),
+        (["18446744073709551615", "18446744073709551616"], "decimal(38, 0)", None),
+        (["-9223372036854775808"], "long", None),
+        (["1", "-9223372036854775809"], "decimal(38, 0)", None),
+        ([str(10**38 - 1), str(1 - 10**38)], "decimal(38, 0)", None),
+        ([str(10**38)], "double", [str(int(1e38))]),
+        (["18446744073709551617", "1.5"], "double", ["18446744073709551616", "1.5"]),
+        (["1e20", "1"], "double", ["100000000000000000000", "1"]),
+    ],
+)
+def test_whole_numbers_keep_their_digits(numbers: list[str], kind: str, held: list[str] | None) -> None:
+    messages: list[bytes | None] = [
+        f'{{"n": {number}, "in": [{{"n": {number}}}]}}'.encode() for number in numbers
+    ]
+    found = infer(messages)
+    assert [f.type for f in found.fields] == [kind, f"list<struct<n: {kind}>>"]
+    decoded = Decoder(found.fields, source="t", trace=True, record_bytes_max=100_000).decode(batch(messages))
+    assert decoded.bad == {}
+    values = [Decimal(value) for value in decoded.rows["n"].to_pylist()]
+    assert values == [Decimal(value) for value in held or numbers]
+    assert [Decimal(value[0]["n"]) for value in decoded.rows["in"].to_pylist()] == values
 
 
 @pytest.mark.parametrize(
@@ -132,6 +159,7 @@ leaves = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**64 - 1)
+    | st.integers(-(10**40), 10**40)
     | st.floats(allow_nan=False, allow_infinity=False)
     | texts
     | st.sampled_from(["2026-11-22", "2026-11-22T08:00:00Z", "2026-02-30", "2026-11-22T08:00:00"])

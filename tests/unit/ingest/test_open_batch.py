@@ -136,3 +136,54 @@ def test_positions_that_moved_without_records_are_in_the_ranges() -> None:
     for more in ([], polls(1)[:1]):
         found = read([*more, moved] if not more or more[0].partition != 1 else [moved], 1)
         assert OffsetRange(partition=1, start=0, end=9) in found.records.ranges
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_halves_of_a_batch_are_the_batch_once_with_offsets_that_follow(seed: int) -> None:
+    whole = read(polls(seed), 7)
+    first, rest = whole.halves()
+    assert (len(first.records), len(rest.records)) == (
+        len(whole.records) // 2,
+        len(whole.records) - len(whole.records) // 2,
+    )
+    ends = {r.partition: r.end for r in first.records.ranges}
+    for r in whole.records.ranges:
+        own = [one for half in (first, rest) for one in half.records.ranges if one.partition == r.partition]
+        assert (own[0].start, own[-1].end) == (r.start, r.end)
+        assert [one.start for one in own[1:]] == [one.end for one in own[:-1]]
+        counts = [half.records.partitions.count(r.partition) for half in (first, rest)]
+        assert abs(counts[0] - counts[1]) <= 1
+    for half in (first, rest):
+        found = {r.partition: r for r in half.records.ranges}
+        for p, o in zip(half.records.partitions, half.records.offsets, strict=True):
+            assert found[p].start <= o < found[p].end
+            assert (o < ends.get(p, 0)) is (half is first)
+        records = half.records
+        assert sorted([*half.decoded.index, *half.decoded.bad]) == list(range(len(records)))
+        assert half.decoded.rows["n"].to_pylist() == [records.offsets[i] for i in half.decoded.index]
+    bad = [
+        (h.records.partitions[i], h.records.offsets[i], why)
+        for h in (first, rest)
+        for i, why in h.decoded.bad.items()
+    ]
+    assert sorted(bad) == sorted(
+        (whole.records.partitions[i], whole.records.offsets[i], why) for i, why in whole.decoded.bad.items()
+    )
+
+
+def test_two_records_are_one_in_each_half_and_a_range_without_records_is_in_the_first() -> None:
+    def one(partition: int, offsets: list[int], end: int) -> RawRecords:
+        return RawRecords(
+            partition=partition,
+            offsets=offsets,
+            times_ms=offsets,
+            keys=[None] * len(offsets),
+            values=[b'{"n":1}'] * len(offsets),
+            start=0,
+            end=end,
+        )
+
+    first, rest = read([one(0, [2], 5), one(1, [3], 4), one(2, [], 9)], 1).halves()
+    assert [(r.partition, r.start, r.end) for r in first.records.ranges] == [(0, 0, 2), (1, 0, 4), (2, 0, 9)]
+    assert [(r.partition, r.start, r.end) for r in rest.records.ranges] == [(0, 2, 5)]
+    assert (first.records.offsets, rest.records.offsets) == ([3], [2])

@@ -29,6 +29,7 @@ from tarn_host.doctor.facts import (
 from tarn_host.stack import base, checks, engine, firewall, images, lifecycle, lock, project
 from tarn_host.stack.project import ROOT, Project
 
+NUMBER = "com.docker.compose.container-number"
 LOG_LINES = 200
 LOG_BYTES_MAX = 200_000
 INSIDE_TIMEOUT_S = 15
@@ -193,7 +194,9 @@ def _containers(here: Project) -> list[Container]:
     found = []
     for row in rows:
         labels = row["Config"].get("Labels") or {}
-        if labels.get("com.docker.compose.oneoff") == "True":
+        # Images that Compose built have its labels of project and service, and any container of them: only
+        # those that Compose made have a number.
+        if labels.get("com.docker.compose.oneoff") == "True" or NUMBER not in labels:
             continue
         found.append(container(row, _log_of(row)))
     return sorted(found, key=lambda one: (one.service, one.name))
@@ -327,7 +330,9 @@ def as_root(here: Project, mounts: list[str]) -> list[str]:
     """`docker run` of Tarn's image as init runs: root that can only read, no network, removed afterwards."""
     hardening = ["--network", "none", "--read-only", "--cap-drop", "ALL", "--cap-add", "DAC_OVERRIDE"]
     limits = ["--security-opt", "no-new-privileges", "--memory", "256m", "--pids-limit", "64"]
-    command = ["docker", "run", "--rm", "--interactive", "--user", "0:0", *hardening, *limits]
+    # Not one of the project's containers, though its image says so.
+    command = ["docker", "run", "--rm", "--interactive", "--label", "com.docker.compose.project="]
+    command += ["--user", "0:0", *hardening, *limits]
     return [*command, *mounts, "--entrypoint", "python", f"tarn/services:{here.name}", "-m"]
 
 

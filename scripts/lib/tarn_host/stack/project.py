@@ -241,7 +241,7 @@ def write_env(project: Project) -> bool:
     target = ENV_FILE.resolve()
     part = target.with_name(target.name + PART)
     part.unlink(missing_ok=True)
-    with open(part, "x", encoding="utf-8", opener=_private) as file:
+    with open(part, "x", encoding="utf-8", opener=private) as file:
         _make_like(target, file.fileno())
         file.write(new)
     part.replace(target)
@@ -286,7 +286,7 @@ def _user(uid: int) -> str:
         return f"user {uid}"
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
     """Opens a file that nobody else can read."""
     return os.open(path, flags, 0o600)
 
