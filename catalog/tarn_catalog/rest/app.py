@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -35,6 +36,10 @@ READING_BYTES_MAX = 64 * 1024 * 1024
 WORKING_BYTES_MAX = 128 * 1024 * 1024
 ROOM_WAIT_S_MAX = 20
 THREADS_MAX = 64
+# Of a commit: asks for a turn of its own if it is overtaken. Of its refusal: the token of that turn, for the
+# next commit.
+TURN = "tarn-turn"
+OVERTAKEN = b'"CommitFailedException"'
 
 
 class Limits:
@@ -126,7 +131,7 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
             request.scope.get("state", {}).get(WELCOME, lambda: None)()
         body = b""
         declared = _declared(request, bytes_max)
-        place = admitted.place
+        place, token = admitted.place, request.headers.get(TURN)
         # Before the body is read: the answer may wait for the store, and no budget would count the body.
         if place is not None and not await may_wait(admitted):
             place = None
@@ -140,7 +145,7 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
                 # A request that waits in its line holds no share: others read theirs meanwhile.
                 waiting = partial(share.set_aside, len(body)) if share is not None else nullcontext
                 await held.enter_async_context(
-                    limits.lines.hold(place, len(body), partial(_gone, request), waiting)
+                    limits.lines.hold(place, len(body), partial(_gone, request), waiting, token=token)
                 )
             if share is not None:
                 await held.enter_async_context(limits.working.hold(weight(body)))
@@ -155,7 +160,11 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
             )
             if not admitted.waits:
                 return routes.run(call, admitted)
-            return await anyio.to_thread.run_sync(routes.run, call, admitted, limiter=limits.limiter())
+            answer = await anyio.to_thread.run_sync(routes.run, call, admitted, limiter=limits.limiter())
+        if place is None or token is None or answer.status != 409 or OVERTAKEN not in answer.body:
+            return answer
+        reserved = await limits.lines.reserve(place, partial(_gone, request))
+        return replace(answer, headers={**answer.headers, TURN: reserved}) if reserved else answer
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:

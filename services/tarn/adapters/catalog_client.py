@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 import orjson
 
-from tarn.adapters.http_client import HttpClient, NoAnswerError, NotSentError
+from tarn.adapters.http_client import Answer, HttpClient, NoAnswerError, NotSentError
 from tarn.core.errors import (
     AlreadyExistsError,
     ForbiddenError,
@@ -35,6 +35,11 @@ ANSWER_CHARS_MAX = 300
 PAGES_MAX = 1_000
 FORM_HEADERS = {"Content-Type": "application/x-www-form-urlencoded"}
 LEVEL_SEPARATOR = "\x1f"
+TURN = "Tarn-Turn"
+"""Header of a commit that asks for the next turn if it is overtaken, and of the refusal that gives it."""
+ANY_TURN = "next"
+OVERTAKEN_MAX = 2
+"""A commit that others have overtaken so many times in a row asks for a turn (ADR 56)."""
 
 
 class RestCatalog:
@@ -75,6 +80,8 @@ class RestCatalog:
         self._token: str | None = None
         self._token_until_s = 0.0
         self._prefix: str | None = None
+        # Tokens of the turns that are kept for this client's next commits.
+        self._turns: dict[TableName, str] = {}
 
     def load(self, table: TableName) -> TableState:
         """See `TableCatalog.load`."""
@@ -134,17 +141,24 @@ class RestCatalog:
         what = f"commit to {table}"
         path = self._table_path(table)
         headers = {"Idempotency-Key": key}
+        turn = self._turns.pop(table, ANY_TURN if request.overtaken >= OVERTAKEN_MAX else None)
+        if turn is not None:
+            headers[TURN] = turn
         try:
-            status, answer = self._ask("POST", path, body=request.body(), headers=headers, what=what)
+            found = self._answer("POST", path, body=request.body(), headers=headers, what=what)
         except OutcomeUnknownError as e:
             return Unknown(reason=e.message)
+        status, answer = found.status, found.body
         if status == 200:
             try:
                 return CommitDone(state=_state(answer))
             except UnavailableError as e:
                 return Unknown(reason=e.message)
         if status == 409:
-            return Conflict(reason=_reason(answer))
+            token = found.headers.get(TURN)
+            if token:
+                self._turns[table] = token
+            return Conflict(reason=_reason(answer), next=bool(token))
         if status == 404:
             raise NoSuchTableError(f"table {table} does not exist: {_reason(answer)}", table=str(table))
         if status >= 500 or status in (408, 425, 429):
@@ -227,20 +241,30 @@ class RestCatalog:
         body: Json | None = None,
         headers: dict[str, str] | None = None,
     ) -> tuple[int, bytes]:
-        """Send a request; a rejected token is renewed once.
+        """HTTP status and body of the answer to a request; see `_answer`."""
+        answer = self._answer(method, path, what=what, body=body, headers=headers)
+        return answer.status, answer.body
 
-        Returns:
-            HTTP status and response body.
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        what: str,
+        body: Json | None,
+        headers: dict[str, str] | None,
+    ) -> Answer:
+        """Send a request; a rejected token is renewed once.
 
         Raises:
             UnavailableError: nothing was sent, or the request cannot have changed anything.
             OutcomeUnknownError: a write received no response.
         """
         data = orjson.dumps(body) if body is not None else None
-        status, answer = self._send(method, path, data, headers, what, fresh_token=False)
-        if status in (401, 419):
-            status, answer = self._send(method, path, data, headers, what, fresh_token=True)
-        return status, answer
+        answer = self._send(method, path, data, headers, what, fresh_token=False)
+        if answer.status in (401, 419):
+            answer = self._send(method, path, data, headers, what, fresh_token=True)
+        return answer
 
     def _send(
         self,
@@ -251,18 +275,17 @@ class RestCatalog:
         what: str,
         *,
         fresh_token: bool,
-    ) -> tuple[int, bytes]:
+    ) -> Answer:
         token = self._bearer(fresh=fresh_token)
         sent = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **(headers or {})}
         try:
-            answer = self._http.send(method, path, body=data, headers=sent)
+            return self._http.send(method, path, body=data, headers=sent)
         except NotSentError as e:
             raise self._away(what, e) from e
         except NoAnswerError as e:
             if method == "GET":
                 raise self._away(what, e) from e
             raise OutcomeUnknownError(f"{what}: no answer from {self._uri}: {e}") from e
-        return answer.status, answer.body
 
     def token(self, *, fresh: bool = False) -> str:
         """A token of this client's principal, for another service that asks the catalog about it.

@@ -22,9 +22,11 @@ class Conflict:
 
     Attributes:
         reason: what was found instead, for people.
+        next: whether this writer is the next one: the catalog keeps a turn for it, a moment long.
     """
 
     reason: str
+    next: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

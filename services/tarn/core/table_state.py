@@ -363,11 +363,13 @@ class CommitRequest:
         requirements: requirements, as in the REST catalog's API.
         updates: updates, likewise.
         snapshot_id: the snapshot that becomes the current one; None if the snapshots stay as they are.
+        overtaken: how many requests in a row with the same changes other writers have overtaken.
     """
 
     requirements: Sequence[Json]
     updates: Sequence[Json]
     snapshot_id: int | None = None
+    overtaken: int = 0
 
     def body(self) -> Json:
         """JSON body of the request, without the identifier."""

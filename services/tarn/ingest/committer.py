@@ -4,7 +4,8 @@ Each attempt reads one version of the table, lets the changes judge it (what to 
 rejected) and sends a commit that requires this version to be the current snapshot. The outcomes (I3):
 
 - committed: done.
-- conflict: another writer won. Reload the table; rebuild the payload with a new idempotency key.
+- conflict: another writer won. Back off, unless the catalog keeps the next turn for this one; reload the
+  table; rebuild the payload with a new idempotency key.
 - unknown: back off and reload. A change that is in the ancestry is committed. If the current snapshot is
   unchanged, resend the same payload with the same key; at most one of the two requests can match the base.
 
@@ -18,7 +19,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -181,7 +182,7 @@ class Committer:
         attempt = _Attempt()
         with self._lock:
             state = None if any(member.attempts for member in members) else self._last
-        fresh, waits, members_max = False, 0, MEMBERS_MAX
+        fresh, waits, overtaken, members_max = False, 0, 0, MEMBERS_MAX
         while _open(members) and not (leader is not None and isinstance(leader.result, BaseException)):
             try:
                 if state is None:
@@ -207,7 +208,7 @@ class Committer:
                     continue
                 attempt = self._attempt(draft, state, attempt)
             try:
-                outcome = self._send(attempt, state)
+                outcome = self._send(attempt, state, overtaken)
             except UnavailableError as e:
                 state, waits = None, waits + 1
                 self._wait(e.message, waits, left, on_wait)
@@ -228,7 +229,7 @@ class Committer:
                 attempt, state = _Attempt(), None
             else:
                 if isinstance(outcome, CommitDone):
-                    state, fresh, waits = outcome.state, True, 0
+                    state, fresh, waits, overtaken = outcome.state, True, 0, 0
                     self._remember(state)
                     for number, member in enumerate(attempt.members):
                         member.result = Done(
@@ -242,9 +243,10 @@ class Committer:
                 state, waits = None, waits + 1
                 attempt.members[0].on_refusal(outcome)
                 if isinstance(outcome, Conflict):
-                    attempt.request = None
+                    attempt.request, overtaken = None, overtaken + 1
                     log.info("commit conflict", table=str(self._table), attempt=waits, reason=outcome.reason)
-                    self._pause(min(waits, 6), left)
+                    if not outcome.next:
+                        self._pause(min(waits, 6), left)
                 else:
                     attempt.members[0].unknowns += 1
                     for member in attempt.members:
@@ -271,12 +273,12 @@ class Committer:
         before.append, before.request, before.base = draft.append, None, (state.uuid, state.head_id)
         return before
 
-    def _send(self, attempt: _Attempt, state: TableState) -> CommitDone | Conflict | Unknown:
+    def _send(self, attempt: _Attempt, state: TableState, overtaken: int) -> CommitDone | Conflict | Unknown:
         if attempt.request is None:
             assert attempt.append is not None
             assert attempt.files is not None
             attempt.listed = written = attempt.files.write_manifest_list(state)
-            attempt.request = build_commit(
+            request = build_commit(
                 state,
                 attempt.append,
                 snapshot_id=attempt.snapshot_id,
@@ -285,6 +287,7 @@ class Committer:
                 now_ms=self._ports.now_ms(),
                 retention=self._retention,
             )
+            attempt.request = replace(request, overtaken=overtaken)
             attempt.key = self._ports.new_key()
         again = next((member for member in attempt.members if member.attempts), None)
         if again is not None:

@@ -97,8 +97,11 @@ class Client:
         answer = json.loads(self.connection.getresponse().read())
         self.token = {"authorization": f"Bearer {answer['access_token']}"}
 
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, str], Any]:
-        self.connection.request(method, path, None if body is None else json.dumps(body), self.token)
+    def ask(
+        self, method: str, path: str, body: Any = None, *, turn: str | None = None
+    ) -> tuple[int, dict[str, str], Any]:
+        headers = self.token if turn is None else {**self.token, app.TURN: turn}
+        self.connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = self.connection.getresponse()
         text = answer.read()
         return answer.status, dict(answer.getheaders()), json.loads(text) if text else None
@@ -275,6 +278,50 @@ def test_beyond_the_bound_the_answer_is_503_with_retry_after_and_nothing_is_chan
     for one in waiting:
         assert one.recv(1_000).startswith(b"HTTP/1.1 200")
     assert world.properties() == {"first": "1", "second": "1"}
+
+
+def overtaken(**properties: str) -> dict[str, Any]:
+    """A commit that builds on a snapshot which is no longer the current one."""
+    require = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 1}
+    return {"requirements": [require], "updates": set_to(**properties)}
+
+
+def test_a_writer_that_was_overtaken_and_asks_for_it_has_the_next_turn(world: World, client: Client) -> None:
+    status, headers, _ = client.ask("POST", TABLE, overtaken(a="1"))
+    assert (status, headers.get(app.TURN)) == (409, None), "who does not ask is answered at once, as before"
+    status, headers, answer = client.ask("POST", TABLE, overtaken(a="1"), turn="next")
+    assert (status, answer["error"]["type"]) == (409, "CommitFailedException")
+    faster = client.send_and_leave_open(TABLE, commit(faster="1"))
+    assert client.ask("GET", TABLE)[0] == 200, "readers do not wait"
+    assert world.properties() == {}
+    status, _, _ = client.ask("POST", TABLE, commit(a="1"), turn=headers[app.TURN])
+    assert status == 200
+    assert faster.recv(1_000).startswith(b"HTTP/1.1 200")
+    history = world.healthy.tables.load(SLOT).parsed["metadata-log"]
+    assert len(history) == 2
+    first = json.loads(world.memory.get(ROOTS.key(history[1]["metadata-file"])).data)  # type: ignore[union-attr]
+    assert first["properties"]["a"] == "1"
+    assert "faster" not in first["properties"]
+
+
+def test_a_turn_that_its_writer_does_not_take_ends_soon(
+    world: World, client: Client, lines: list[Lines]
+) -> None:
+    lines[0]._reserved_s = 0.05
+    status, headers, _ = client.ask("POST", TABLE, overtaken(a="1"), turn="next")
+    assert (status, app.TURN in headers) == (409, True)
+    assert client.ask("POST", TABLE, commit(other="1"))[0] == 200
+    assert client.ask("POST", TABLE, commit(a="1"), turn=headers[app.TURN])[0] == 200
+    until(lambda: lines[0]._lines == {})
+    assert world.properties() == {"other": "1", "a": "1"}
+
+
+def test_other_refusals_reserve_no_turn(client: Client, lines: list[Lines]) -> None:
+    status, headers, _ = client.ask("POST", TABLE, {"requirements": [], "updates": [{}]}, turn="next")
+    assert (status, headers.get(app.TURN)) == (400, None)
+    status, headers, _ = client.ask("POST", TABLE.replace("/t", "/none"), overtaken(a="1"), turn="next")
+    assert (status, headers.get(app.TURN)) == (404, None)
+    assert lines[0]._lines == {}
 
 
 @pytest.fixture

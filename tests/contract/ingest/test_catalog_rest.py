@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -77,13 +78,15 @@ def catalog(script: Script) -> Iterator[RestCatalog]:
                 silence.wait(5)
                 self.close_connection = True
                 return
-            self.reply(*answer)
+            self.reply(*answer)  # status, body and maybe headers
 
         do_GET = do_POST = handle_any  # noqa: N815 - the library's names
 
-        def reply(self, status: int, body: Any) -> None:
+        def reply(self, status: int, body: Any, more: dict[str, str] | None = None) -> None:
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
+            for name, value in (more or {}).items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -122,6 +125,22 @@ def test_a_commit_goes_to_the_prefix_with_its_key_and_comes_back_as_a_state(
     assert headers["idempotency-key"] == "k-1"
     assert headers["authorization"] == "Bearer t1"
     assert json.loads(body) == {"requirements": [{"type": "x"}], "updates": [{"action": "y"}]}
+
+
+def test_a_commit_that_was_overtaken_twice_asks_for_a_turn_and_the_next_one_takes_it(
+    script: Script, catalog: RestCatalog
+) -> None:
+    refused = (409, error("overtaken"))
+    script.answers = [refused, refused, (*refused, {"tarn-turn": "t-1"}), (200, METADATA), (200, METADATA)]
+    outcomes = [
+        catalog.commit(TABLE, replace(REQUEST, overtaken=overtaken), key="k") for overtaken in (0, 1, 2, 3, 0)
+    ]
+    assert [seen[2].get("tarn-turn") for seen in script.seen] == [None, None, "next", "t-1", None]
+    assert outcomes[:3] == [
+        Conflict(reason="overtaken"),
+        Conflict(reason="overtaken"),
+        Conflict(reason="overtaken", next=True),
+    ]
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 429, 408])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tarn.adapters.catalog_client import RestCatalog
 from tarn.core.errors import UnavailableError
 from tarn.core.offsets import OffsetMap, OffsetRange, TopicIdentity
 from tarn.core.outcome import Conflict, Unknown
@@ -21,6 +24,9 @@ from tarn.ingest.batch_commit import BatchCommit, offsets_in
 from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tarn.testing.faulty_catalog import Faults, FaultyCatalog
 from tarn.testing.memory_topic import Topic
+from tarn_catalog.rest import app
+from tarn_catalog.rest.lines import Lines
+from tarn_catalog.testing.server import serving
 from tests.support.lake import Lake, LocalCatalog, foreign_snapshot, order, spec
 from tests.support.plays import seeds
 
@@ -182,17 +188,19 @@ class Scripted:
         self.inner = inner
         self.script = list(script)
         self.sent: list[tuple[str, str]] = []
+        self.overtaken: list[int] = []
         self.load = inner.load
 
     def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
         self.sent.append((key, json.dumps(request.body(), sort_keys=True)))
+        self.overtaken.append(request.overtaken)
         step = self.script.pop(0) if self.script else "fine"
         if step == "lost":
             return Unknown(reason="no answer")
         if step == "away":
             raise UnavailableError("no connection")
-        if step == "raced":
-            return Conflict(reason="another commit was first")
+        if step in ("raced", "next"):
+            return Conflict(reason="another commit was first", next=step == "next")
         outcome = self.inner.commit(table, request, key=key)
         return Unknown(reason="no answer") if step == "reply" else outcome
 
@@ -270,6 +278,61 @@ def test_each_attempt_after_the_first_comes_after_a_longer_pause(lake: Lake, ste
     for attempt, pause_s in enumerate(paused_s, start=1):
         longest_s = 0.05 * 2 ** (attempt - 1)
         assert longest_s / 2 <= pause_s <= longest_s
+
+
+def test_a_writer_for_which_the_catalog_keeps_a_turn_does_not_pause(lake: Lake) -> None:
+    paused_s: list[float] = []
+    catalog = Scripted(lake.local, "raced", "lost", "raced", "next", "next")
+    pieces = Pieces(lake, catalog, paused_s.append)
+    assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.writer), Done)
+    assert len(paused_s) == 3
+    assert catalog.overtaken == [0, 1, 1, 2, 3, 4]
+    assert isinstance(pieces.committer.commit(pieces.batch(0, 5, 6), pieces.writer), Done)
+    assert catalog.overtaken[6:] == [0], "those of another commit do not count"
+
+
+def test_a_writer_that_others_overtake_again_and_again_is_served_at_its_fourth_request_at_last(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over HTTP, beside one that never pauses and whose requests are always built on what it just wrote."""
+
+    class Paused(RestCatalog):
+        """Before each request the other one commits, unless the catalog keeps the turn for this one."""
+
+        def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+            if not self._turns:
+                overtake()
+            else:
+                beside.append(threading.Thread(target=overtake))
+                beside[0].start()  # it comes first, and waits
+                deadline = time.monotonic() + 60
+                while lines[0].waiting("bronze.orders") == 0 and time.monotonic() < deadline:
+                    time.sleep(0.005)
+            return super().commit(table, request, key=key)
+
+    def rest(kind: type[RestCatalog]) -> RestCatalog:
+        return kind(running.published, warehouse="tarn", credential=lambda: running.credential)
+
+    def overtake() -> None:
+        start = len(overtaken)
+        overtaken.append(start)
+        done = faster.committer.commit(faster.batch(1, start, start + 1), faster.writer)
+        assert isinstance(done, Done)
+
+    lines: list[Lines] = []
+    overtaken: list[int] = []
+    beside: list[threading.Thread] = []
+    monkeypatch.setattr(app, "Lines", lambda: lines.append(Lines(reserved_s=60)) or lines[0])
+    with serving(lake.local.catalog, tmp_path / "secrets") as running:
+        faster = Pieces(lake, rest(RestCatalog))
+        slower = Pieces(lake, rest(Paused))
+        slower.committer.load()
+        done = slower.committer.commit(slower.batch(0, 0, 5), slower.writer)
+        beside[0].join(60)
+    assert isinstance(done, Done)
+    assert done.attempts == 4
+    assert len(overtaken) == 4, "the last one waited, was refused and came after it"
+    assert lake.offsets() == [*((0, n) for n in range(5)), *((1, n) for n in range(4))]
 
 
 def test_a_zombie_that_wakes_up_is_refused_by_the_range_alone(lake: Lake) -> None:

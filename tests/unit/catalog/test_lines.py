@@ -1,4 +1,4 @@
-"""Lines of waiting requests: in order, bounded each and together, and left by who is gone."""
+"""Lines of waiting requests: in order, bounded, left by who is gone; turns reserved for who was overtaken."""
 
 from __future__ import annotations
 
@@ -40,18 +40,33 @@ class Play:
         place: Place = A,
         body_bytes: int = 0,
         gone: Callable[[], Awaitable[None]] = _never,
+        token: str | None = None,
     ) -> asyncio.Task[None]:
         """Send a request; it has joined its line when this returns."""
         self.go[name] = asyncio.Event()
 
         async def serve() -> None:
-            async with self.lines.hold(place, body_bytes, gone):
+            async with self.lines.hold(place, body_bytes, gone, token=token):
                 self.served.append(name)
                 await self.go[name].wait()
 
         task = asyncio.create_task(serve())
         await settle()
         return task
+
+    async def overtaken(
+        self, *, place: Place = A, gone: Callable[[], Awaitable[None]] = _never
+    ) -> asyncio.Task[str | None]:
+        """A request was refused, and its writer asks for a turn; it waits for one when this returns."""
+        task = asyncio.create_task(self.lines.reserve(place, gone))
+        await settle()
+        return task
+
+    async def done(self, *names: str) -> None:
+        """Let these requests end, one after the other."""
+        for name in names:
+            self.go[name].set()
+            await settle()
 
     async def refused(self, name: str, **more: Any) -> None:
         with pytest.raises(UnavailableError):
@@ -208,6 +223,146 @@ def test_a_request_that_is_cancelled_hands_its_turn_on(its_turn: bool) -> None:
         await settle()
         assert line.served == ["first", "third"]
         await line.end(first, third)
+
+    run(play())
+
+
+def test_a_reserved_turn_is_kept_for_the_request_that_brings_its_token() -> None:
+    async def play() -> None:
+        line = Play(reserved_s=60)
+        token = await (await line.overtaken())
+        assert token
+        tasks = [await line.ask("faster"), await line.ask("guesses", token="other")]
+        leaves = await line.overtaken()
+        leaves.cancel()
+        await settle()
+        second, kept = await line.overtaken(), line.lines._lines["a"].until
+        assert line.served == [], "nobody is served before it"
+        tasks.append(await line.ask("overtaken", token=token))
+        assert line.served == ["overtaken"]
+        assert kept is not None
+        assert kept.cancelled(), "or it would end the next one's turn"
+        tasks.append(await line.ask("again", token=token))
+        await line.done("overtaken")
+        assert line.served == ["overtaken", "faster"]
+        await line.done("faster", "guesses")
+        assert line.served[-1] == "again", "a token is good for one turn"
+        await line.done("again")
+        tasks.append(await line.ask("second", token=await second))
+        await line.end(*tasks)
+
+    run(play())
+
+
+def test_a_turn_is_reserved_once_nobody_is_served() -> None:
+    async def play() -> None:
+        line = Play(reserved_s=60)
+        tasks = [await line.ask("served")]
+        waits = await line.overtaken()
+        assert not waits.done()
+        await line.done("served")
+        token = await waits
+        tasks.append(await line.ask("overtaken", token=token))
+        assert line.served == ["served", "overtaken"]
+        await line.end(*tasks)
+
+    run(play())
+
+
+def test_between_two_reserved_turns_those_are_served_who_had_come_before() -> None:
+    async def play() -> None:
+        line = Play(reserved_s=60)
+        tasks = [await line.ask("served"), await line.ask("waits")]
+        first, second = await line.overtaken(), await line.overtaken()
+        await line.done("served")
+        assert (line.served[-1], first.done()) == ("waits", False), "it waits longer than they do"
+        tasks.append(await line.ask("new"))
+        await line.done("waits")
+        assert first.done(), "who came later does not go before it"
+        tasks.append(await line.ask("first", token=await first))
+        tasks.append(await line.ask("newer"))
+        assert line.served[-1] == "first"
+        assert not second.done()
+        await line.done("first")
+        assert (line.served[-1], second.done()) == ("new", False)
+        tasks.append(await line.ask("newest"))
+        await line.done("new", "newer")
+        tasks.append(await line.ask("second", token=await second))
+        assert line.served == ["served", "waits", "first", "new", "newer", "second"]
+        await line.end(*tasks)
+        assert line.served[-1] == "newest"
+
+    run(play())
+
+
+def test_a_reserved_turn_that_nobody_takes_ends() -> None:
+    async def play() -> None:
+        line = Play(reserved_s=0.02)
+        token = await (await line.overtaken())
+        second = await line.overtaken()
+        late = await line.ask("waits")
+        await asyncio.sleep(0.03)
+        assert line.served == ["waits"]
+        tasks = [late, await line.ask("too late", token=token)]
+        await line.done("waits")
+        assert second.done()
+        tasks.append(await line.ask("second", token=await second))
+        assert line.served == ["waits", "second"]
+        await line.end(*tasks)
+
+    run(play())
+
+
+def test_who_waits_for_a_turn_of_its_own_is_counted_and_leaves_when_it_is_gone_or_time_is_over() -> None:
+    async def play() -> None:
+        line, left = Play(waiting_max=2, reserve_wait_s_max=0.05), asyncio.Event()
+
+        async def gone() -> None:
+            await left.wait()
+
+        tasks = [await line.ask("served")]
+        goes, stays = await line.overtaken(gone=gone), await line.overtaken()
+        await line.refused("one more")
+        assert await (await line.overtaken()) is None, "no turn is reserved beyond the bound"
+        left.set()
+        with pytest.raises(ClientDisconnect):
+            await goes
+        tasks.append(await line.ask("one more"))
+        assert await stays is None, "not reserved in time"
+        await line.done("served")
+        assert line.served[-1] == "one more"
+        await line.end(*tasks)
+
+    run(play())
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_writer_that_is_cancelled_while_it_waits_for_a_turn_holds_up_nobody(given: bool) -> None:
+    async def play() -> None:
+        line = Play(reserved_s=0.02)
+        first = await line.ask("first")
+        overtaken = await line.overtaken()
+        if given:
+            # The turn is reserved in the very step in which the request is cancelled.
+            line.go["first"].set()
+            await asyncio.sleep(0)
+        overtaken.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await overtaken
+        line.go["first"].set()
+        next_ = await line.ask("next")
+        await asyncio.sleep(0.03)
+        assert line.served == ["first", "next"]
+        await line.end(first, next_)
+
+    run(play())
+
+
+def test_a_line_that_serves_several_at_a_time_reserves_no_turn() -> None:
+    async def play() -> None:
+        line = Play()
+        assert await (await line.overtaken(place=Place(what="a", width=3))) is None
+        await line.end()
 
     run(play())
 

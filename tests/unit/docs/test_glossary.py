@@ -18,6 +18,7 @@ NOT_STORED = {
     "tarn-probe",  # a principal
     "tarn-producer",  # a header of a request
     "tarn-sequence",  # likewise
+    "tarn-turn",  # likewise
     "tarn.commands",  # a group of entry points
     "tarn.welcome",  # a name inside one process
 }
