@@ -6,9 +6,9 @@ Updates are named as in the REST specification (OpenAPI `TableUpdate`). Their ef
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from tarn.core.errors import ConflictError, InvalidError
 from tarn_catalog.metadata.builder import (
@@ -52,6 +52,11 @@ def add_snapshot(draft: MetadataBuilder, update: AddSnapshotUpdate) -> MetadataB
     snapshot_id = integer(snapshot, "snapshot-id")
     timestamp_ms = integer(snapshot, "timestamp-ms")
     _check_snapshot(snapshot, meta["format-version"])
+    if snapshot_id == NO_SNAPSHOT:
+        raise InvalidError(
+            f"Cannot add snapshot: its snapshot-id is {NO_SNAPSHOT}, which stands for no snapshot; give "
+            "another"
+        )
     if (what := missing_part(meta)) is not None:
         raise InvalidError(f"Attempting to add a snapshot before a {what} is added")
     if any(known["snapshot-id"] == snapshot_id for known in meta["snapshots"]):
@@ -66,6 +71,14 @@ def add_snapshot(draft: MetadataBuilder, update: AddSnapshotUpdate) -> MetadataB
                 f"Cannot add snapshot with sequence number {sequence} older than last sequence number {last}"
             )
         values["last-sequence-number"] = max(sequence, last)
+    parent = snapshot.get("parent-snapshot-id")
+    if parent == snapshot_id or any(s.get("parent-snapshot-id") == snapshot_id for s in meta["snapshots"]):
+        circular = own_ancestor([*meta["snapshots"], snapshot], [snapshot_id])
+        if circular is not None:
+            raise InvalidError(
+                f"Cannot add snapshot {snapshot_id}: with the parent {parent} it would be its own ancestor; "
+                "give the snapshot that it was built on"
+            )
     if meta["format-version"] >= 3:
         values["next-row-id"] = _next_row_id(meta, snapshot)
     if draft.updated_ms is not None:
@@ -73,6 +86,27 @@ def add_snapshot(draft: MetadataBuilder, update: AddSnapshotUpdate) -> MetadataB
     return replace(
         draft, meta=merged(meta, values), added=(*draft.added, snapshot_id), updated_ms=timestamp_ms
     )
+
+
+def own_ancestor(snapshots: Iterable[Mapping[str, Any]], heads: Iterable[int]) -> int | None:
+    """Return a snapshot that is its own ancestor, so that readers of a history would never come to an end.
+
+    Args:
+        snapshots: JSON of all snapshots.
+        heads: ids of those whose ancestors are looked at.
+    """
+    parents = {s["snapshot-id"]: s.get("parent-snapshot-id") for s in snapshots}
+    whole: set[int] = set()
+    for head in heads:
+        path: set[int] = set()
+        at: int | None = head
+        while at is not None and at in parents and at not in whole:
+            if at in path:
+                return at
+            path.add(at)
+            at = parents[at]
+        whole |= path
+    return None
 
 
 def _check_snapshot(snapshot: Json, format_version: int) -> None:

@@ -19,7 +19,7 @@ from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.builder import check_format_version
 from tarn_catalog.metadata.field_types import INT_MAX, LONG_MAX
 from tarn_catalog.metadata.schemas import Json, check_bound, check_schema
-from tarn_catalog.metadata.snapshots import MAIN, with_main
+from tarn_catalog.metadata.snapshots import MAIN, NO_SNAPSHOT, own_ancestor, with_main
 from tarn_catalog.metadata.types import TableMetadata
 
 SUFFIX = ".metadata.json"
@@ -201,6 +201,13 @@ def _check_parts(meta: TableMetadata, format_version: int, location: str) -> Non
     known = {snapshot["snapshot-id"] for snapshot in meta["snapshots"]}
     if len(known) < len(meta["snapshots"]):
         raise _bad(location, "two of its snapshots have the same snapshot-id")
+    if NO_SNAPSHOT in known:
+        raise _bad(
+            location, f"the snapshot-id of one of its snapshots is {NO_SNAPSHOT}, which stands for none"
+        )
+    circular = own_ancestor(meta["snapshots"], [snapshot["snapshot-id"] for snapshot in meta["snapshots"]])
+    if circular is not None:
+        raise _bad(location, f"snapshot {circular} is its own ancestor")
     for snapshot in meta["snapshots"]:
         named = snapshot.get("manifest-list")
         if named is not None and not _plain(named).startswith(f"{_plain(meta['location'])}/"):

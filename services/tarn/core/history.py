@@ -200,11 +200,14 @@ def _protected(metadata: Mapping[str, Any], snapshots: list[Json]) -> frozenset[
     branches = [ref for name, ref in refs.items() if name != MAIN and ref.get("type") == "branch"]
     if branches:
         parents = {s["snapshot-id"]: s.get("parent-snapshot-id") for s in snapshots}
+        walked: set[int] = set()
         for ref in branches:
             at: int | None = int(ref["snapshot-id"])
-            while at is not None and at in parents:
-                found.add(at)
+            # Each once: branches share ancestors, and a damaged table may have one that is its own.
+            while at is not None and at in parents and at not in walked:
+                walked.add(at)
                 at = parents[at]
+        found |= walked
     return frozenset(found)
 
 

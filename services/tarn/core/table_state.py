@@ -113,12 +113,17 @@ class TableState:
         return snapshot_id in self._by_id
 
     def ancestors(self, snapshot_id: int | None = None) -> Iterator[Json]:
-        """Yield the current (or the given) snapshot and its ancestors, newest first, up to an expired one."""
+        """Yield the current (or the given) snapshot and its ancestors, newest first, up to an expired one.
+
+        Each once: a damaged table may have one that is its own ancestor.
+        """
         at = self.head_id if snapshot_id is None else snapshot_id
-        while at is not None:
+        seen: set[int] = set()
+        while at is not None and at not in seen:
             found = self._by_id.get(at)
             if found is None:
                 return
+            seen.add(at)
             yield found
             at = found.get("parent-snapshot-id")
 

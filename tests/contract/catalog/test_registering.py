@@ -168,6 +168,22 @@ FIRST = {"snapshot-id": 1, "timestamp-ms": 1, "sequence-number": 1}
         ({"snapshots": [{"snapshot-id": 1}]}, "timestamp-ms of one of its snapshots is missing"),
         ({"snapshots": [{**FIRST, "summary": "x"}]}, "summary of one of its snapshots is no dict"),
         ({"snapshots": [FIRST, FIRST]}, "two of its snapshots have the same snapshot-id"),
+        ({"snapshots": [{**FIRST, "parent-snapshot-id": 1}]}, "snapshot 1 is its own ancestor"),
+        (
+            {
+                "snapshots": [
+                    FIRST,
+                    {**FIRST, "snapshot-id": 4, "parent-snapshot-id": 3},
+                    {**FIRST, "snapshot-id": 3, "parent-snapshot-id": 2},
+                    {**FIRST, "snapshot-id": 2, "parent-snapshot-id": 3},
+                ]
+            },
+            "snapshot 3 is its own ancestor",
+        ),
+        (
+            {"snapshots": [FIRST, {**FIRST, "snapshot-id": -1}]},
+            "the snapshot-id of one of its snapshots is -1",
+        ),
         (
             {"partition-specs": [{"spec-id": 0, "fields": []}, {"spec-id": 5, "fields": [{"bogus": 1}]}]},
             "a field of one of its partition-specs lacks one of name, transform",

@@ -413,6 +413,34 @@ def test_a_sequence_number_from_the_past_is_a_conflict() -> None:
 
 
 @pytest.mark.parametrize(
+    "circle",
+    [
+        [snapshot(3, 3)],
+        [snapshot(3, 4), snapshot(4, 3)],
+        [snapshot(3, 5), snapshot(4, 3), snapshot(5, 4)],
+    ],
+    ids=["its own parent", "two", "three"],
+)
+@pytest.mark.parametrize("branch", ["main", "other"])
+def test_a_snapshot_that_would_be_its_own_ancestor_is_refused(circle: list[Json], branch: str) -> None:
+    """Whoever follows the parents would never come to an end: the next commit of a branch, and readers."""
+    meta = commit(with_snapshots(2), {"action": "set-properties", "updates": {"tarn.snapshots-kept": "1"}})
+    with pytest.raises(InvalidError, match=r"Cannot add snapshot \d: .* would be its own ancestor"):
+        commit(meta, *circle, move(3, branch))
+
+
+def test_a_parent_that_is_gone_or_comes_later_is_no_circle() -> None:
+    meta = commit(with_snapshots(2), snapshot(4, 3), snapshot(5, 4), move(5, "other"))
+    assert len(commit(meta, snapshot(6, 9), snapshot(3, 2, **{"sequence-number": 7}))["snapshots"]) == 6
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_the_id_that_stands_for_no_snapshot_is_refused(version: int) -> None:
+    with pytest.raises(InvalidError, match="snapshot-id is -1, which stands for no snapshot"):
+        commit(table(version), snapshot(-1, **{"first-row-id": 0, "added-rows": 0}), move(-1))
+
+
+@pytest.mark.parametrize(
     ("requirement", "said"),
     [
         ({"type": "assert-create"}, "table already exists"),

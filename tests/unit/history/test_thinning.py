@@ -102,6 +102,14 @@ def test_what_refs_branches_and_audits_need_stays() -> None:
     assert gone == [5, 8, 9, 10], "tag, branch with its ancestors, staged, kept, and the two newest stay"
 
 
+def test_branches_whose_ancestry_is_a_circle_end_where_they_begin_again() -> None:
+    snapshots = [snapshot(1, 1, parent=3), snapshot(2, 2, parent=1), *(snapshot(n, n) for n in range(3, 7))]
+    refs = {name: {"snapshot-id": at, "type": "branch"} for name, at in (("one", 3), ("two", 2))}
+    found = meta(snapshots, **refs)
+    rule = Retention(newest=1, steps=(), total_min=1)
+    assert snapshots_to_expire(found, rule, now_ms=7) == [4, 5], "a circle is what one branch needs"
+
+
 def test_beyond_a_gap_snapshots_still_age() -> None:
     kept = [
         snapshot(1, START_MS),

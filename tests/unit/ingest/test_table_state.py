@@ -53,6 +53,12 @@ def tag(number: int) -> dict[str, Any]:
     return {TAG: {"snapshot-id": number, "type": "tag"}}
 
 
+def test_ancestors_end_where_they_begin_again():
+    state = table(snapshot(1, 3), snapshot(2, 1), snapshot(3, 2), head=3)
+    assert [one["snapshot-id"] for one in state.ancestors()] == [3, 2, 1]
+    assert [one["snapshot-id"] for one in table(snapshot(1, 1), head=1).ancestors()] == [1]
+
+
 def test_the_newest_value_among_ancestors_counts_and_foreign_commits_are_walked_over():
     state = table(
         snapshot(1, None, **{KEY: "a"}), snapshot(2, 1, **{KEY: "b"}), snapshot(3, 2), snapshot(4, 3), head=4
