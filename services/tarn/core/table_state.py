@@ -19,6 +19,7 @@ COMMIT_IDS_KEY = "tarn.commit-ids"
 """Ids of all members of a group commit, separated by spaces; a snapshot of one commit lacks it."""
 PROVISIONAL_ID = -2
 """Id of a snapshot that exists in memory only; Iceberg's ids are positive."""
+TOTAL_DIGITS_MAX = 19
 Json = dict[str, Any]
 
 
@@ -90,10 +91,10 @@ class TableState:
     def total(self, what: str) -> int | None:
         """A total of the current snapshot's summary, such as `data-files`; None if it has none.
 
-        Iceberg specification, appendix F: the totals are optional.
+        Iceberg specification, appendix F: the totals are optional. What is no count of 64 bits is none.
         """
         text = str(((self.head or {}).get("summary") or {}).get(f"total-{what}", ""))
-        return int(text) if text.isdecimal() else None
+        return int(text) if text.isdecimal() and len(text) <= TOTAL_DIGITS_MAX else None
 
     def snapshot(self, snapshot_id: int) -> Json:
         """A snapshot by id.

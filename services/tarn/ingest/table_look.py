@@ -184,7 +184,7 @@ def position_of(after: str) -> Position:
     Raises:
         ValueError: it names none.
     """
-    if not re.fullmatch(r"[0-9]{1,20}\.[0-9]{1,9}\.[0-9]{1,9}", after, re.ASCII):
+    if not re.fullmatch(r"-?[0-9]{1,20}\.[0-9]{1,9}\.[0-9]{1,9}", after, re.ASCII):
         raise ValueError("`next` of the page before")
     snapshot, manifest, file = after.split(".")
     return int(snapshot), int(manifest), int(file)

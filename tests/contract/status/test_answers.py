@@ -384,3 +384,50 @@ def test_nothing_of_a_row_and_no_credential_is_in_any_answer() -> None:
         for path, value in answers.items():
             assert SECRET not in str(value), path
         assert client.get("/v1/ingestors/orders")["badRecords"] == 2
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "an id below zero": {"snapshot-id": -7},
+    "a time that no calendar has": {"timestamp-ms": 2**63 - 1},
+    "a time in microseconds": {"timestamp-ms": 1_795_000_000_000_000},
+    "totals of thousands of digits": {"summary": {"operation": "append", "total-records": "9" * 5_000}},
+    "a number below zero": {"sequence-number": -3, "parent-snapshot-id": None},
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_a_snapshot_as_only_others_write_it_hides_no_table(what: str) -> None:
+    """The catalog takes what the specification allows; one such table must not end the page of all others."""
+    lake = lake_with([order(1)])
+    state = lake.table()
+    assert state.head is not None
+    snapshot = {
+        **state.head,
+        "snapshot-id": 77,
+        "parent-snapshot-id": state.head_id,
+        "sequence-number": state.last_sequence + 1,
+        **ODD[what],
+    }
+    at = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot["snapshot-id"]}
+    updates = [{"action": "add-snapshot", "snapshot": snapshot}, {"action": "set-snapshot-ref", **at}]
+    lake.local.catalog.tables.commit(lake.local._slot(TableName(("bronze",), "orders")), [], updates)
+    tables = LakeTables(lake, TABLE, "ops.dead_letters")
+    look = look_of(lake, tables)
+    look.look()
+    assert look.seen().fault == ""
+    with served(lake.registry, lake=look.seen, now_ms=now_of(lake), look=into(lake, tables)) as client:
+        found = client.everything(looks=True)
+        shown = {one["name"]: one for one in found["/v1/tables"]["tables"]}
+        assert shown.keys() == {TABLE, "ops.dead_letters"}
+        if snapshot["sequence-number"] > 0:  # or the versions of the table are not in the order of these
+            assert shown[TABLE]["snapshotId"] == str(snapshot["snapshot-id"])
+        far = snapshot["timestamp-ms"] > 10**15
+        assert (shown[TABLE]["lastCommitAt"] is None) == far, "no calendar has it"
+        page = found[f"/v1/tables/{TABLE}/snapshots"]
+        first = client.get(f"/v1/tables/{TABLE}/snapshots?limit=1")
+        rest = client.get(f"/v1/tables/{TABLE}/snapshots?after={first['next']}")
+        assert [*first["snapshots"], *rest["snapshots"]] == page["snapshots"]
+        newest = next(one for one in page["snapshots"] if one["current"])
+        assert (newest["snapshotId"], newest["at"] is None) == (str(snapshot["snapshot-id"]), far)
+        if "totals" in what:
+            assert (shown[TABLE]["rows"], newest["rows"]) == (None, None)

@@ -31,7 +31,7 @@ Milliseconds = Annotated[float, Field(ge=0, description="milliseconds")]
 Message = Annotated[
     str, Field(max_length=MESSAGE_CHARS_MAX, description="what happened and what to do, for people")
 ]
-SnapshotId = Annotated[str, Field(pattern=r"^[0-9]{1,20}$", description="id of a snapshot, as text")]
+SnapshotId = Annotated[str, Field(pattern=r"^-?[0-9]{1,20}$", description="id of a snapshot, as text")]
 At = Annotated[datetime, Field(description="when this was answered")]
 
 
@@ -184,7 +184,9 @@ class TableItem(Part):
         Field(description="bytes of the metadata as compact JSON, the manifest list and these manifests"),
     ]
     snapshot_id: SnapshotId | None
-    last_commit_at: Annotated[datetime | None, Field(description="time of the current snapshot")]
+    last_commit_at: Annotated[
+        datetime | None, Field(description="time of the current snapshot; null also if no calendar has it")
+    ]
     freshness_seconds: Annotated[
         Seconds | None,
         Field(description="of the last batch of an ingestor: age of its oldest record when it was committed"),
@@ -387,8 +389,8 @@ class SnapshotItem(Part):
 
     snapshot_id: SnapshotId
     parent_id: SnapshotId | None
-    at: datetime
-    sequence: Count
+    at: Annotated[datetime | None, Field(description="null: a time that no calendar has")]
+    sequence: int
     operation: Annotated[str | None, Field(description="append, overwrite, replace or delete")]
     current: Annotated[bool, Field(description="whether it is the current one")]
     in_history: Annotated[bool, Field(description="whether it is the current one or an ancestor of it")]

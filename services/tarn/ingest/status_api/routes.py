@@ -112,8 +112,8 @@ FEW = Parameter(
     schema={"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_USUAL},
     parse=_number(1, LIMIT_MAX),
 )
-AFTER_SNAPSHOT = _cursor(r"^[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}$", table_views.snapshot_order)
-AFTER_FILE = _cursor(r"^[0-9]{1,20}\.[0-9]{1,9}\.[0-9]{1,9}$", position_of)
+AFTER_SNAPSHOT = _cursor(r"^-?[0-9]{1,20}\.-?[0-9]{1,20}\.-?[0-9]{1,20}$", table_views.snapshot_order)
+AFTER_FILE = _cursor(r"^-?[0-9]{1,20}\.[0-9]{1,9}\.[0-9]{1,9}$", position_of)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,8 +52,8 @@ def id_text(snapshot_id: int | None) -> str | None:
 
 
 def maybe_time(ms: int | None) -> datetime | None:
-    """A time in milliseconds since the epoch; None for none."""
-    return None if ms is None else time_of(ms)
+    """A time in milliseconds since the epoch; None for none, also for one that no calendar has."""
+    return None if ms is None else time_of_us(ms * 1_000)
 
 
 def time_of(ms: int) -> datetime:

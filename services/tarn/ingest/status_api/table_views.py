@@ -10,7 +10,7 @@ from typing import Any
 from tarn.core.errors import InvalidSpecError, UnavailableError
 from tarn.core.table_state import TableState, commit_ids, current_part, current_schema
 from tarn.ingest.status_api import models
-from tarn.ingest.status_api.shapes import LIMIT, Query, cut, id_text, maybe_time, time_of
+from tarn.ingest.status_api.shapes import LIMIT, Query, cut, id_text, maybe_time
 from tarn.ingest.status_api.views import Engine, require_table
 from tarn.ingest.table_look import (
     LISTED_MAX,
@@ -24,7 +24,7 @@ from tarn.ingest.table_look import (
 )
 
 DIGITS_MAX = 19
-_ORDER = re.compile(r"[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}")
+_ORDER = re.compile(r"-?[0-9]{1,20}\.-?[0-9]{1,20}\.-?[0-9]{1,20}")
 
 
 def snapshots(engine: Engine, name: str, query: Query) -> models.Snapshots:
@@ -182,7 +182,7 @@ def _snapshot(
     return models.SnapshotItem(
         snapshot_id=str(number),
         parent_id=None if parent is None or parent == -1 else str(parent),
-        at=time_of(int(one.get("timestamp-ms") or 0)),
+        at=maybe_time(int(one.get("timestamp-ms") or 0)),
         sequence=int(one.get("sequence-number") or 0),
         operation=None if operation is None else cut(str(operation)),
         current=number == state.head_id,
