@@ -14,8 +14,10 @@ in the service, which keeps a program from mistakes, not from reading the store.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -36,6 +38,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+from pyiceberg.types import transform_dict_value_to_str
 from pyiceberg.view import View
 from pyiceberg.view.metadata import ViewMetadata, ViewVersion
 
@@ -47,13 +50,14 @@ from tarn_catalog.operations.access import IN_PROCESS, NoSuchPrincipalError
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.session import Session
-from tarn_catalog.operations.views import CreateViewRequest
+from tarn_catalog.operations.views import CreateViewRequest, answered
 from tarn_catalog.state.context import Metadata
 from tarn_catalog.state.pointer import TABLE, VIEW
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_CUTTING = re.compile(r"[#?\x00-\x1f]")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -97,6 +101,34 @@ _view_errors = _translated(theirs.ViewAlreadyExistsError)
 _namespace_errors = _translated(theirs.NamespaceAlreadyExistsError)
 
 
+def folder_store(folder: str | Path) -> tuple[FileStore, WarehouseLayout]:
+    """Open a folder as a store; return it with its mapping between keys and locations.
+
+    Raises:
+        InvalidSettingError: its path cannot be part of a location.
+    """
+    _require_whole(str(Path(folder).resolve()))
+    store = FileStore(folder)
+    return store, WarehouseLayout(base=f"file://{store.root}")
+
+
+def _require_whole(path: str) -> None:
+    """Require that libraries do not cut a path where it is part of an address.
+
+    They would take another folder, and write all files of the lake to one.
+
+    Raises:
+        InvalidSettingError: it has a character at which they do.
+    """
+    found = _CUTTING.search(path)
+    if found is not None:
+        raise ours.InvalidSettingError(
+            f"Cannot open the lake {path!r}: for Iceberg's libraries the location of a file ends at "
+            f"{found.group()!r}; choose a folder whose path has no #, no ? and no control character",
+            path=path,
+        )
+
+
 def open_store(properties: Properties) -> tuple[ObjectStore, WarehouseLayout]:
     """Open the store that `uri` names; return it with its mapping between keys and locations.
 
@@ -106,8 +138,14 @@ def open_store(properties: Properties) -> tuple[ObjectStore, WarehouseLayout]:
     uri = str(properties.get("uri") or "")
     parts = urlsplit(uri)
     if parts.scheme == "file" and parts.path:
-        folder = FileStore(unquote(parts.path))
-        return folder, WarehouseLayout(base=f"file://{folder.root}")
+        if parts.netloc not in ("", "localhost"):
+            raise ours.InvalidSettingError(
+                f"Cannot open the lake {uri!r}: {parts.netloc} in it is a host, not a folder; write three "
+                "slashes and the whole path, as in file:///tmp/lake",
+                uri=uri,
+            )
+        _require_whole(uri)
+        return folder_store(unquote(parts.path))
     if parts.scheme == "s3" and parts.netloc and not parts.path.strip("/"):
         missing = [
             name
@@ -133,6 +171,15 @@ def _json(
     model: TableUpdate | TableRequirement | Schema | PartitionSpec | SortOrder | ViewVersion,
 ) -> Any:
     return orjson.loads(model.model_dump_json())
+
+
+def _texts(properties: Properties) -> dict[str, str]:
+    """Return properties as pyiceberg sends them to a catalog.
+
+    Raises:
+        ValueError: a value is None.
+    """
+    return transform_dict_value_to_str({str(name): value for name, value in properties.items()})
 
 
 class EmbeddedCatalog(PyIcebergCatalog):
@@ -207,7 +254,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
             schema=_json(converted),
             spec=_json(partition_spec),
             order=_json(sort_order),
-            properties={str(name): str(value) for name, value in properties.items()},
+            properties=_texts(properties),
             location=location,
         )
 
@@ -300,8 +347,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
     @_namespace_errors
     def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
         """See `pyiceberg.catalog.Catalog.create_namespace`."""
-        wanted = {str(name): str(value) for name, value in properties.items()}
-        self.session.create_namespace(self.identifier_to_tuple(namespace), wanted)
+        self.session.create_namespace(self.identifier_to_tuple(namespace), _texts(properties))
 
     @_namespace_errors
     def drop_namespace(self, namespace: str | Identifier) -> None:
@@ -336,7 +382,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
         """See `pyiceberg.catalog.Catalog.update_namespace_properties`."""
         changed = self.session.update_namespace(
             self.identifier_to_tuple(namespace),
-            updates={str(name): str(value) for name, value in updates.items()},
+            updates=_texts(updates),
             removals=sorted(removals or ()),
         )
         return PropertiesUpdateSummary(
@@ -367,7 +413,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
     def load_view(self, identifier: str | Identifier) -> View:
         """See `pyiceberg.catalog.Catalog.load_view`."""
         slot = self._slot(identifier, VIEW)
-        return _view(slot, self.session.load(slot))
+        return _view(slot, answered(self.session.load(slot)))
 
     @_view_errors
     def drop_view(self, identifier: str | Identifier) -> None:
@@ -378,7 +424,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> View:
         """See `pyiceberg.catalog.Catalog.register_view`."""
         slot = self._slot(identifier, VIEW)
-        return _view(slot, self.session.register(slot, metadata_location))
+        return _view(slot, answered(self.session.register(slot, metadata_location)))
 
     @_view_errors
     def create_view(
@@ -394,14 +440,14 @@ class EmbeddedCatalog(PyIcebergCatalog):
         wanted = CreateViewRequest(
             schema=_json(assign_fresh_schema_ids(self._convert_schema_if_needed(schema))),
             version=_json(view_version),
-            properties={str(name): str(value) for name, value in properties.items()},
+            properties=_texts(properties),
             location=location,
         )
-        return _view(slot, self.session.create_view(slot, wanted))
+        return _view(slot, answered(self.session.create_view(slot, wanted)))
 
 
 def _view(slot: TableIdentifier, stored: Metadata) -> View:
     return View((*slot.namespace, slot.name), ViewMetadata.model_validate_json(stored.raw))
 
 
-__all__: Sequence[str] = ("EmbeddedCatalog", "open_store")
+__all__: Sequence[str] = ("EmbeddedCatalog", "folder_store", "open_store")

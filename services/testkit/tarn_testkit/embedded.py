@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Any
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.origins import ParquetOrigins
 from tarn.adapters.spec_store import SpecStore
-from tarn.adapters.store import FileStore
 from tarn.adapters.table_files import IcebergFormat
 from tarn.core.errors import InvalidLocationError
-from tarn.core.naming import WarehouseLayout
 from tarn.ingest.committer import Ports
 from tarn.ingest.context import IngestContext, Limits
 from tarn.ingest.effects import new_id, new_snapshot_id, stoppable_sleep, uuid7
@@ -28,7 +26,7 @@ from tarn.ingest.service import Loaded, Service
 from tarn.ingest.status import StatusRegistry
 from tarn.ingest.thread_driver import ThreadDriver
 from tarn.testing.folder_files import FolderFiles
-from tarn_catalog.embedded import EmbeddedCatalog
+from tarn_catalog.embedded import EmbeddedCatalog, folder_store
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.testing.in_process import InProcessCatalog
 from tarn_catalog.testing.server import serving
@@ -53,8 +51,7 @@ class EmbeddedLake:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        store = FileStore(str(folder / "lake"))
-        layout = WarehouseLayout(base=f"file://{store.root}")
+        store, layout = folder_store(folder / "lake")
         self._core = Catalog(store, layout)
         self._stop = threading.Event()
         self.catalog = EmbeddedCatalog("tarn", core=self._core, uri=layout.base)

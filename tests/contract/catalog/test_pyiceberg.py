@@ -257,6 +257,17 @@ def test_a_purged_table_is_gone_and_its_files_are_marked(lake: Lake) -> None:
     assert client.register_table("ns.t", shared.metadata_location).metadata == shared.metadata
 
 
+def test_values_of_properties_are_texts_as_pyiceberg_writes_them(lake: Lake) -> None:
+    client = lake.client
+    client.create_namespace("ns")
+    client.create_table("ns.t", ROWS.schema, properties={"a": True, "b": 5})
+    found = lake.open().load_table("ns.t").properties
+    assert (found["a"], found["b"]) == ("true", "5")
+    with pytest.raises(ValueError, match="None type is not a supported value in properties: a"):
+        client.create_table("ns.u", ROWS.schema, properties={"a": None})
+    assert not client.table_exists("ns.u")
+
+
 def test_properties_of_a_table_that_are_not_properties(lake: Lake) -> None:
     client = lake.client
     client.create_namespace("ns")

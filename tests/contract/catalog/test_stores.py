@@ -8,10 +8,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import Catalog as PyIcebergCatalog
+from pyiceberg.catalog import load_catalog
 
 from tarn.adapters.store import FileStore, MemoryStore
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import InvalidSettingError, UnavailableError
 from tarn.core.object_store import (
     DELETED_AT_ONCE_MAX,
     ObjectStore,
@@ -201,6 +204,44 @@ def test_two_processes_share_a_folder(tmp_path: Path) -> None:
         two.put("k", b"2", if_absent=True)
     two.put("k", b"2", if_match=etag)
     assert one.get("k").data == b"2"
+
+
+def opened(uri: str) -> PyIcebergCatalog:
+    return load_catalog("lake", **{"py-catalog-impl": "tarn_catalog.embedded.EmbeddedCatalog", "uri": uri})
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a\tb", "a\nb"])
+@pytest.mark.parametrize("quoted", [False, True])
+def test_a_folder_whose_path_libraries_cut_is_refused(tmp_path: Path, name: str, quoted: bool) -> None:
+    """They would open the folder `a`, and write all files of the lake into one file of that name."""
+    folder = tmp_path / name / "lake"
+    with pytest.raises(
+        InvalidSettingError, match=r"the location of a file ends at .*; choose a folder whose"
+    ):
+        opened(folder.as_uri() if quoted else f"file://{folder}")
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    with pytest.raises(InvalidSettingError, match="choose a folder"):
+        opened(f"file://{tmp_path}/link/lake")
+    assert [path.name for path in tmp_path.iterdir()] == ["link"], "nothing is made"
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "ä", "a;b", "a[b]", "a'b", 'a"b', "a\\b", " a", "a+b&c=d~"])
+def test_a_lake_lies_in_a_folder_of_an_odd_name(tmp_path: Path, name: str) -> None:
+    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
+    catalog = opened((tmp_path / name).as_uri())
+    catalog.create_namespace("ns")
+    table = catalog.create_table("ns.t", rows.schema)
+    table.append(rows)
+    table.append(rows)
+    found = opened((tmp_path / name).as_uri()).load_table("ns.t")
+    assert found.scan().to_arrow().num_rows == 4
+    assert [path.name for path in tmp_path.iterdir()] == [name], "all files are in it"
+
+
+@pytest.mark.parametrize("uri", ["file://tmp/lake", "file://~/lake", "file://./lake"])
+def test_two_slashes_name_a_host_and_open_no_other_folder(uri: str) -> None:
+    with pytest.raises(InvalidSettingError, match=r"is a host, not a folder; write three slashes"):
+        opened(uri)
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_answer(

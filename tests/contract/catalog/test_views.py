@@ -106,7 +106,8 @@ def test_a_view_has_its_name_alone_and_comes_back_as_it_was_made(lake: Lake) -> 
         summary={"engine-name": "test"},
         representations=[query],
     )
-    made = client.create_view("ns.v", COLUMNS, first, properties={"comment": "all of it"})
+    stored = {"comment": "all of it", "trino.run-as-owner": "admin"}
+    made = client.create_view("ns.v", COLUMNS, first, properties=stored)
     found = lake.open().load_view("ns.v")
     assert found == made
     assert (found.name(), found.properties) == (("ns", "v"), {"comment": "all of it"})
