@@ -70,6 +70,22 @@ class _Made:
     late: dict[str, tuple[Change, Versioned[Pointer], str]] = field(default_factory=dict)
 
 
+def check_tables(changes: Sequence[Change]) -> None:
+    """Require that a commit names no more tables than it may, and each once.
+
+    Raises:
+        InvalidError: there are none or too many changes, or a table is named twice.
+    """
+    if not 1 <= len(changes) <= TABLES_MAX:
+        raise InvalidError(
+            f"Cannot commit {len(changes)} tables at once: give at least 1 and at most {TABLES_MAX}"
+        )
+    places = [change.slot.key for change in changes]
+    twice = sorted({change.slot.text for change in changes if places.count(change.slot.key) > 1})
+    if twice:
+        raise InvalidError(f"Cannot commit: {', '.join(twice)} named twice; put its updates together")
+
+
 class MultiTableCommit:
     """Atomic commits to several tables."""
 
@@ -91,15 +107,8 @@ class MultiTableCommit:
             OutcomeUnknownError: the commit may have happened.
             UnavailableError: the commit did not happen.
         """
-        if not 1 <= len(changes) <= TABLES_MAX:
-            raise InvalidError(
-                f"Cannot commit {len(changes)} tables at once: give at least 1 and at most {TABLES_MAX}"
-            )
+        check_tables(changes)
         names = [change.slot.text for change in changes]
-        places = [change.slot.key for change in changes]
-        twice = sorted({change.slot.text for change in changes if places.count(change.slot.key) > 1})
-        if twice:
-            raise InvalidError(f"Cannot commit: {', '.join(twice)} named twice; put its updates together")
         made = _Made()
         for _ in self._core.patience.attempts(ATTEMPTS_MAX):
             made.late.clear()

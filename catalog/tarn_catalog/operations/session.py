@@ -18,7 +18,7 @@ from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUp
 from tarn_catalog.operations.access import NewPrincipal, RotatedSecret
 from tarn_catalog.operations.checks import Checks
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier, is_create
-from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.operations.multi_table_commit import Change, check_tables
 from tarn_catalog.operations.namespaces import Levels, Page, PropertiesChanged
 from tarn_catalog.operations.rights import Need, Operation, Place, What, names_of, text_of
 from tarn_catalog.operations.views import CreateViewRequest
@@ -206,6 +206,7 @@ class Session(Checks):
             OutcomeUnknownError: as `commit`.
             TarnError: as `MultiTableCommit.commit`.
         """
+        check_tables(changes)  # each costs reads of the store before it is known to be allowed
         allowed: list[Change] = []
         for change in changes:
             if is_create(change.requirements):

@@ -886,6 +886,24 @@ def test_a_repeated_commit_does_not_follow_another_table(lake: World) -> None:
     assert answer.status_code == 404, answer.text
 
 
+@pytest.mark.parametrize("who", ["bob", "admin"])
+def test_a_commit_to_too_many_tables_is_refused_before_any_right_is_looked_for(lake: World, who: str) -> None:
+    lake.table("t")
+    lake.grant("bob", "table:ns.t", "WRITE")
+    lake.load("bob", "ns.t")
+    change = {"identifier": {"namespace": ["ns"], "name": "t"}, **SET}
+    answers = []
+    with capture_logs() as lines:
+        del lake.store.seen[:]
+        for count in (0, 101, 5_000):
+            changes = {"table-changes": [change] * count}
+            answers.append(lake.ask(who, "POST", "/v1/transactions/commit", changes))
+    for answer in answers:
+        assert "give at least 1 and at most 100" in error(answer, 400, "BadRequestException")
+    assert pointer_key(("ns",), "t") not in {op.key for op in lake.store.seen}
+    assert all(len(str(line.get("object", ""))) < 2_000 for line in lines)
+
+
 @pytest.mark.parametrize("granted", ["t", "u"])
 def test_a_commit_to_several_tables_needs_rights_on_every_one(lake: World, granted: str) -> None:
     lake.table("t")
