@@ -10,7 +10,7 @@ from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
 from tarn.core.errors import InvalidError, InvalidNameError, UnauthenticatedError
-from tarn.core.naming import check_part
+from tarn.core.naming import encode_name, encode_namespace
 from tarn.core.table_catalog import TableName
 from tarn.core.write_keys import KEY_CHARS_MAX
 
@@ -72,9 +72,9 @@ def table_of(segment: str) -> TableName:
         raise InvalidNameError(
             f"table {text[:100]!r} has no namespace; name it as namespace.table", name=text
         )
-    for level in levels:
-        check_part(level, what="namespace")
-    return TableName(tuple(levels), check_part(name, what="table"))
+    encode_namespace(levels)  # the catalog has no other names either
+    encode_name(name)
+    return TableName(tuple(levels), name)
 
 
 @lru_cache(maxsize=16)
