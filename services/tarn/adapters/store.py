@@ -5,6 +5,7 @@ Only reads are retried here: whether to repeat a write is the caller's decision 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -12,7 +13,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
@@ -346,6 +347,21 @@ class FileStore:
         return f"FileStore({self.root})"
 
     @contextmanager
+    def _answering(self, what: str) -> Iterator[None]:
+        """Raise what the operating system refuses, or cannot do, as a store that did nothing."""
+        try:
+            yield
+        except OSError as e:
+            reason = f"could not {what} in {self.root}: {e.strerror or e}"
+            if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise StoreDeniedError(
+                    f"{reason}; nothing was changed, check the rights on the folder"
+                ) from e
+            raise StoreUnavailableError(
+                f"{reason}; nothing was changed, make room or mend the disk, and try again"
+            ) from e
+
+    @contextmanager
     def _locked(self) -> Iterator[None]:
         with self._lock, (self.root / ".lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -356,11 +372,12 @@ class FileStore:
 
     def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
         """See `ObjectStore.get`."""
-        try:
-            data = self._path(key).read_bytes()
-            modified_ms = int(self._path(key).stat().st_mtime * 1000)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
+        with self._answering(f"read {key}"):
+            try:
+                data = self._path(key).read_bytes()
+                modified_ms = int(self._path(key).stat().st_mtime * 1000)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
         etag = _md5(data)
         if known is not None and known.etag == etag:
             return known
@@ -373,7 +390,7 @@ class FileStore:
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""
         path = self._path(key)
-        with self._locked():
+        with self._answering(f"write {key}"), self._locked():
             if if_absent or if_match is not None:
                 found = self.get(key)
                 _check(found.data if found else None, key, if_absent, if_match)
@@ -394,15 +411,30 @@ class FileStore:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        for folder in (path.parent, *(one.parent for one in new)):
-            _sync(folder)
+        self._keep((path.parent, *(one.parent for one in new)), f"write {path.name}")
+
+    def _keep(self, folders: Iterable[Path], what: str) -> None:
+        """Have the names in folders on the disk.
+
+        Raises:
+            StoreOutcomeUnknownError: they are changed, and may not be after a loss of power.
+        """
+        try:
+            for folder in folders:
+                _sync(folder)
+        except OSError as e:
+            raise StoreOutcomeUnknownError(
+                f"no answer to: {what} in {self.root}: {e.strerror or e}; it may have happened"
+            ) from e
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         path = self._path(key)
-        if path.exists():
+        with self._answering(f"delete {key}"):
+            if not path.exists():
+                return
             path.unlink(missing_ok=True)
-            _sync(path.parent)
+        self._keep((path.parent,), f"delete {key}")
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """See `ReapedStore.delete_many`."""
@@ -412,16 +444,19 @@ class FileStore:
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
         """See `ObjectStore.list`."""
-        keys = sorted(
-            p.relative_to(self.root).as_posix() for p in self._path(prefix).rglob("*") if p.is_file()
-        )
+        with self._answering(f"list {prefix}"):
+            keys = sorted(
+                p.relative_to(self.root).as_posix() for p in self._path(prefix).rglob("*") if p.is_file()
+            )
         for key in keys:
             if after is None or key > after:
                 stored = self.get(key)
                 if stored is not None:
-                    modified_ms = int(self._path(key).stat().st_mtime * 1000)
                     yield Listed(
-                        key=key, etag=stored.etag, size_bytes=len(stored.data), modified_ms=modified_ms
+                        key=key,
+                        etag=stored.etag,
+                        size_bytes=len(stored.data),
+                        modified_ms=stored.modified_ms,
                     )
 
 

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import ServiceUnavailableError
 
 from tarn.adapters.store import FileStore, MemoryStore
-from tarn.core.errors import InvalidSettingError, UnavailableError
+from tarn.core.errors import InvalidSettingError, TarnError, UnavailableError
 from tarn.core.object_store import (
     DELETED_AT_ONCE_MAX,
     ObjectStore,
     ReapedStore,
     Stored,
+    StoreDeniedError,
+    StoreOutcomeUnknownError,
     StoreRefusedError,
+    StoreUnavailableError,
 )
 from tarn_catalog.operations.health import StoreUnfitError, check_store
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore
@@ -278,7 +285,85 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(StoreUnavailableError, match=r"could not write k in .*: No space left.*nothing was"):
         store.put("k", b"2")
     assert store.get("k").data == b"1"
     assert {path.name for path in tmp_path.iterdir()} == {"k", ".lock"}
+
+
+def broken(code: int) -> Callable[..., NoReturn]:
+    def raises(*_: object, **__: object) -> NoReturn:
+        raise OSError(code, os.strerror(code))
+
+    return raises
+
+
+def test_a_folder_that_fails_behind_the_new_name_leaves_the_outcome_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore(tmp_path)
+    etag = store.put("k", b"1")
+    monkeypatch.setattr("tarn.adapters.store._sync", broken(errno.EIO))
+    with pytest.raises(StoreOutcomeUnknownError, match="may have happened"):
+        store.put("k", b"2", if_match=etag)
+    assert store.get("k").data == b"2"
+    with pytest.raises(StoreOutcomeUnknownError, match="may have happened"):
+        store.delete("k")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (errno.EACCES, StoreDeniedError),
+        (errno.EPERM, StoreDeniedError),
+        (errno.EROFS, StoreDeniedError),
+        (errno.EIO, StoreUnavailableError),
+    ],
+)
+def test_a_folder_that_may_not_be_used_or_does_not_answer_is_said_as_of_any_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[TarnError]
+) -> None:
+    store = FileStore(tmp_path)
+    store.put("a/k", b"1")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", broken(code))
+        with pytest.raises(kind, match=re.escape(os.strerror(code))):
+            store.get("a/k")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", broken(code))
+        with pytest.raises(kind, match=re.escape(os.strerror(code))):
+            store.put("a/k", b"2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", broken(code))
+        with pytest.raises(kind, match=re.escape(os.strerror(code))):
+            store.delete("a/k")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rglob", broken(code))
+        with pytest.raises(kind, match=re.escape(os.strerror(code))):
+            list(store.list("a/"))
+    assert store.get("a/k").data == b"1"
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_disk_that_fills_up_during_a_create_leaves_no_table_that_was_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    catalog = opened(f"file://{tmp_path}")
+    catalog.create_namespace("ns")
+    fsync, writes = os.fsync, itertools.count(1)
+    refused: list[str] = []
+
+    def full(handle: int) -> None:
+        if not Path(f"/proc/self/fd/{handle}").is_dir() and next(writes) >= number:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        try:
+            catalog.create_table("ns.t", pa.schema([("id", pa.int64())]))
+        except ServiceUnavailableError as e:
+            refused.append(str(e))
+    assert bool(refused) == (number < 4), "a create has three writes"
+    assert all("No space left on device" in text for text in refused)
+    assert opened(f"file://{tmp_path}").table_exists("ns.t") == (not refused)
