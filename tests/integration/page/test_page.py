@@ -138,6 +138,36 @@ def test_a_commit_appears_by_itself_and_rates_are_made_of_counters(page: Page) -
         page.until(f"({CELLS})('tables').some((row) => row[1] === '42')", timeout_s=10)
 
 
+LAG = "[...document.querySelectorAll('.tile')].find((one) => one.querySelector('dt').textContent === 'Lag')"
+
+
+def test_a_lag_that_is_not_known_is_never_counted_as_none(page: Page) -> None:
+    tile = f"{LAG}.querySelector('dd').textContent"
+    with shown() as lake:
+        lake.commit(3)
+        ready(page, lake.url)
+        page.until(f"{tile} === '0'")
+        registry = lake.lake.registry
+        registry.update("late", state=State.WAITING, reason="Unavailable", message="no answer", measured=False)
+        page.until(f"{tile} === '{UNKNOWN}'", timeout_s=10)
+        registry.update("busy", state=State.RUNNING, measured=True, committed={0: 5}, ends={0: 12})
+        page.until(f"{tile} === 'at least 7'", timeout_s=10)
+        registry.remove("late")
+        page.until(f"{tile} === '7'", timeout_s=10)
+
+
+def test_a_rate_is_not_that_of_a_pause(page: Page) -> None:
+    """Behind a pause of the page the rate of the last seconds is not known before the next poll."""
+    taken = """import('/page/rates.js').then(({ Rates }) => {
+      const rates = new Rates();
+      return [[0, 0], [2000, 20], [4000, 40], [600000, 40], [602000, 40], [604000, 60]].map(
+        ([atMs, value]) => rates.take('rows', atMs, value));
+    })"""
+    with shown() as lake:
+        ready(page, lake.url)
+        assert page.run(taken) == [None, 10, 10, None, 0, 5]
+
+
 def test_a_click_shows_a_tables_history_files_and_objects(page: Page) -> None:
     with shown() as lake:
         for _ in range(3):

@@ -41,6 +41,14 @@ const sum = (list, of) => {
   return values.length ? values.reduce((all, one) => all + one, 0) : null;
 };
 
+/** The lag of all ingestors. It is not less than what is known of it, and what is not known may be much. */
+function lagOf(ingestors) {
+  const whole = ingestors.every((one) => known(one.lag));
+  const least = sum(ingestors, (one) => one.lag);
+  if (whole) return count(least);
+  return least ? `at least ${count(least)}` : UNKNOWN;
+}
+
 /** The first view; `show(lake)` fills it. */
 export function overview(faults) {
   const top = tiles();
@@ -172,7 +180,7 @@ export function overview(faults) {
     write(top.values.rate, rate(sum(lake.ingestors.ingestors, (one) => one.rowRate)));
     write(top.values.commits, rate(sum(lake.ingestors.ingestors, (one) => one.commitRate)));
     write(top.values.fresh, ages.length ? seconds(Math.max(...ages)) : UNKNOWN);
-    write(top.values.lag, count(sum(lake.ingestors.ingestors, (one) => one.lag)));
+    write(top.values.lag, lagOf(lake.ingestors.ingestors));
     write(top.values.bytes, bytes(sum(every, (one) => one.bytes)));
     write(top.values.files, count(sum(every, (one) => one.files)));
     write(top.values.snapshots, count(sum(every, (one) => one.snapshots)));

@@ -1,4 +1,5 @@
-// Rates from counters between polls. A counter that went back belongs to a new process: it begins again.
+// Rates from counters between polls. A counter that went back belongs to a new process: it begins again. So does one that
+// nobody has asked for in a while, such as behind a pause: what grew meanwhile did not within the last seconds.
 
 export const SPAN_MS = 10_000;
 
@@ -10,7 +11,7 @@ export class Rates {
   take(name, atMs, value) {
     const kept = this.#samples.get(name) ?? [];
     const last = kept.at(-1);
-    if (last && (value < last.value || atMs < last.atMs)) kept.length = 0;
+    if (last && (value < last.value || atMs < last.atMs || atMs - last.atMs > SPAN_MS)) kept.length = 0;
     if (!kept.length || kept.at(-1).atMs < atMs) kept.push({ atMs, value });
     while (kept.length > 2 && kept[1].atMs <= atMs - SPAN_MS) kept.shift();
     this.#samples.set(name, kept);
