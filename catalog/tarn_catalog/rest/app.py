@@ -25,7 +25,7 @@ from tarn_catalog.rest.lines import Lines
 from tarn_catalog.rest.reads import ReadThreads
 from tarn_catalog.rest.request import ClientConfig, RestRequest
 from tarn_catalog.rest.response import RestResponse, answer_error, broken, error_body
-from tarn_catalog.rest.routes import Admitted, Routes
+from tarn_catalog.rest.routes import Admitted, Routes, is_limited
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 BODY_WAIT_S_MAX = 30
@@ -113,7 +113,7 @@ def make_app(routes: Routes, side: ClientConfig, limits: Limits, hosts: Hosts) -
     """
 
     async def may_wait(admitted: Admitted) -> bool:
-        if admitted.principal is None or not admitted.principal.stored:
+        if admitted.principal is None or not is_limited(admitted.principal):
             return True
         return await anyio.to_thread.run_sync(routes.may_wait, admitted, limiter=limits.limiter())
 

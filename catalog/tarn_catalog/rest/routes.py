@@ -12,6 +12,7 @@ from urllib.parse import unquote_plus
 import structlog
 
 from tarn.core.errors import InvalidNameError, TarnError
+from tarn_catalog.operations.access import service
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.delegation import DelegatingSession
 from tarn_catalog.operations.identifiers import TableIdentifier
@@ -53,6 +54,11 @@ class Admitted:
     principal: Principal | None
     place: Place | None = None
     waits_for: tuple[Operation, TableIdentifier | None] | None = None
+
+
+def is_limited(principal: Principal) -> bool:
+    """Return whether what a principal may do has to be looked for: it is neither the probe nor an admin."""
+    return principal.stored or not (principal.probe or service(principal.name, principal.client_id).admin)
 
 
 class Routes:
@@ -104,7 +110,7 @@ class Routes:
             TarnError: that cannot be found out now.
         """
         principal, waits_for = admitted.principal, admitted.waits_for
-        if principal is None or not principal.stored or waits_for is None:
+        if principal is None or not is_limited(principal) or waits_for is None:
             return True
         session = self._open(self._access.caller(principal), services=self._access.services)
         return session.may_wait(*waits_for)

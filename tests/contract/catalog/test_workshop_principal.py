@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tarn.core.services import SERVICES
+from tarn_catalog.rest.lines import Lines, Place
 from tests.contract.catalog.access_world import SCHEMA, World, error, world
 from tests.support.stack import eventually
 
@@ -108,6 +109,26 @@ def test_it_writes_and_rules_nowhere_else(lake: World, method: str, path: str, b
     message = error(lake.ask("jupyter", method, path, body), 403, "ForbiddenException")
     assert "jupyter may not" in message
     assert lake.objects() == before
+
+
+def test_it_takes_no_place_in_the_line_of_what_it_may_not_change(
+    lake: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[str] = []
+    hold = Lines.hold
+
+    def held(lines: Lines, place: Place, *more: Any) -> Any:
+        places.append(place.what)
+        return hold(lines, place, *more)
+
+    monkeypatch.setattr(Lines, "hold", held)
+    error(lake.ask("jupyter", "POST", f"{TABLES}/flights", ADD), 403, "ForbiddenException")
+    error(lake.ask("jupyter", "DELETE", f"{TABLES}/nothing"), 404, "NoSuchTableException")
+    error(lake.ask("jupyter", "POST", "/v1/namespaces/gold/register", REGISTER), 403, "ForbiddenException")
+    assert places == []
+    lake.must("jupyter", "POST", "/v1/namespaces/ws_ada/tables/orders", ADD)
+    lake.must("admin", "POST", f"{TABLES}/flights", ADD)
+    assert places == ["ws_ada.orders", "gold.flights"]
 
 
 def test_admins_are_told_who_is_none(lake: World) -> None:

@@ -148,7 +148,9 @@ def test_a_lag_that_is_not_known_is_never_counted_as_none(page: Page) -> None:
         ready(page, lake.url)
         page.until(f"{tile} === '0'")
         registry = lake.lake.registry
-        registry.update("late", state=State.WAITING, reason="Unavailable", message="no answer", measured=False)
+        registry.update(
+            "late", state=State.WAITING, reason="Unavailable", message="no answer", measured=False
+        )
         page.until(f"{tile} === '{UNKNOWN}'", timeout_s=10)
         registry.update("busy", state=State.RUNNING, measured=True, committed={0: 5}, ends={0: 12})
         page.until(f"{tile} === 'at least 7'", timeout_s=10)
