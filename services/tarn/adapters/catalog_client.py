@@ -111,7 +111,8 @@ class RestCatalog:
             NotFoundError: the parent does not exist.
             UnavailableError: the catalog does not respond.
         """
-        query = f"parent={_levels(parent)}&" if parent else ""
+        # Encoded twice, as Iceberg's Java client does: after one decoding a `+` would be taken for a space.
+        query = f"parent={quote(_levels(parent), safe='')}&" if parent else ""
         what = f"list namespaces of {'.'.join(parent) or 'the catalog'}"
         return [tuple(levels) for levels in self._pages("/namespaces", query, "namespaces", what)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -58,6 +59,21 @@ def test_it_sees_the_tables_of_the_catalog_over_http(tmp_path: Path) -> None:
         assert look.seen().fault == ""
         assert look.seen().tables[TABLE].figures.rows == 1
         assert look.seen().tables[TABLE].figures.manifests == 1
+
+
+@pytest.mark.parametrize("level", ["a+b", "a b", "a%b", "ä", "a&b=c#d"])
+def test_it_sees_tables_in_namespaces_of_odd_names(tmp_path: Path, level: str) -> None:
+    schema = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
+    with a_world(tmp_path) as world:
+        for levels in ([level], [level, "in"]):
+            world.admin("POST", "/v1/namespaces", {"namespace": levels})
+        inner = quote("\x1f".join((level, "in")), safe="")
+        world.admin("POST", f"/v1/namespaces/{inner}/tables", {"name": "t", "schema": schema})
+        rest = RestCatalog(world.catalog_url, warehouse="tarn", credential=lambda: world.credentials["admin"])
+        assert rest.namespaces((level,)) == [(level, "in")]
+        look = look_of(world.lake, CatalogTables(rest))  # type: ignore[arg-type]
+        look.look()
+        assert f"{level}.in.t" in look.seen().tables
 
 
 def test_wired_for_production_it_sees_the_tables_and_says_that_the_store_is_away(tmp_path: Path) -> None:
