@@ -140,7 +140,7 @@ class Checks:
         self, operation: Operation, place: Place, need: Privilege | Need, levels: Levels
     ) -> Levels:
         held, there = self._held(levels, need)
-        if meets(need, held) or (need is Need.ANY and levels in self._known_namespaces()):
+        if meets(need, held) or (need is Need.ANY and self._leads_to_granted(levels)):
             return levels
         if held and not there:
             raise NoSuchNamespaceError(
@@ -185,8 +185,7 @@ class Checks:
         """Return which child namespaces the caller sees: any privilege on what contains them shows all."""
         if self.caller.admin or self._held(parent, Need.ANY)[0]:
             return None
-        known = self._known_namespaces()
-        return lambda levels, uuid, owner: bool(self.caller.on(uuid, owner)) or levels in known
+        return lambda levels, uuid, owner: bool(self.caller.on(uuid, owner)) or self._leads_to_granted(levels)
 
     def _shown_names(self, levels: Levels) -> Shown | None:
         """Return which tables and views of a namespace the caller sees: those that it may read."""
@@ -194,10 +193,22 @@ class Checks:
             return None
         return lambda _, uuid, owner: Privilege.READ in self.caller.on(uuid, owner)
 
-    def _known_namespaces(self) -> frozenset[Levels]:
-        """Return the namespaces that contain something that the caller was granted something on."""
-        names = (grant.on.name for grant in self.caller.grants.of(self.caller.grantees))
-        return frozenset(name[:size] for name in names for size in range(1, len(name)))
+    def _leads_to_granted(self, levels: Levels) -> bool:
+        """Return whether a namespace contains something that the caller was granted something on.
+
+        A grant has the last name of its thing, which may be gone, and the namespace another one of its name.
+        """
+        size = len(levels)
+        granted = (grant.on for grant in self.caller.grants.of(self.caller.grantees))
+        return any(self._is_there(on) for on in granted if len(on.name) > size and on.name[:size] == levels)
+
+    def _is_there(self, on: Securable) -> bool:
+        """Return whether a thing has the name that a grant knows it by."""
+        if on.kind == NAMESPACE:
+            space = self._catalog.namespaces.find(on.name)
+            return space is not None and space.uuid == on.uuid
+        found = self._catalog.tables.find(TableIdentifier.of(on.name[:-1], on.name[-1], on.kind))
+        return found is not None and found.live and found.uuid == on.uuid
 
     def _forbidden(
         self, operation: Operation, place: Place, need: Privilege | Need, thing: What

@@ -348,6 +348,25 @@ def test_a_namespace_of_the_same_name_is_another_one(lake: World) -> None:
     assert answer.status_code == 403
 
 
+@pytest.mark.parametrize("on", ["table:ns.t", "namespace:ns.deep"])
+def test_a_grant_on_what_is_gone_shows_no_namespace_that_got_its_name(lake: World, on: str) -> None:
+    lake.table("t")
+    lake.namespace("ns.deep")
+    lake.grant("bob", on, "READ")
+    lake.must("bob", "GET", "/v1/namespaces/ns")
+    assert lake.listed("bob", "/v1/namespaces") == ["ns"]
+    for path in (T, "/v1/namespaces/ns%1Fdeep", "/v1/namespaces/ns"):
+        lake.must("admin", "DELETE", path)
+    lake.grant("eve", "warehouse", "CREATE")
+    lake.must("eve", "POST", "/v1/namespaces", {"namespace": ["ns"], "properties": {"of": "eve"}})
+    lake.table("t", who="eve")
+    lake.namespace("ns.deep", who="eve")
+    for path in ("/v1/namespaces/ns", "/v1/namespaces/ns/tables", "/v1/namespaces?parent=ns"):
+        error(lake.ask("bob", "GET", path), 403, "ForbiddenException")
+    assert lake.listed("bob", "/v1/namespaces") == []
+    assert lake.listed("eve", "/v1/namespaces") == ["ns"]
+
+
 def test_a_privilege_holds_for_everything_below(lake: World) -> None:
     lake.namespace("ns.in")
     lake.table("t", ns="ns%1Fin")
