@@ -134,14 +134,17 @@ def load_specs(folder: Path, *, trail: bool = False) -> Loaded:
     errors: dict[str, InvalidSpecError] = {}
     documents: dict[str, dict[str, Any]] = {}
     for path in files:
+        name = _shown(path.name)
         try:
-            document = parse_document(path.read_text(encoding="utf-8"), file=path.name)
-            specs[path.name] = spec_of(document, file=path.name)
-            documents[path.name] = document
+            if name != path.name:
+                raise InvalidSpecError(f"{name}: its name is not UTF-8; rename it", file=name)
+            document = parse_document(path.read_text(encoding="utf-8"), file=name)
+            specs[name] = spec_of(document, file=name)
+            documents[name] = document
         except InvalidSpecError as e:
-            errors[path.name] = e
+            errors[name] = e
         except (OSError, UnicodeDecodeError) as e:
-            errors[path.name] = InvalidSpecError(f"{path.name}: cannot be read: {e}", file=path.name)
+            errors[name] = InvalidSpecError(f"{name}: cannot be read: {e}", file=name)
     built_in = {
         label: parse_spec(spec_text(one), file=label)
         for one in (LOGS if trail else ())
@@ -154,6 +157,11 @@ def load_specs(folder: Path, *, trail: bool = False) -> Loaded:
         documents=documents,
         built_in=built_in,
     )
+
+
+def _shown(name: str) -> str:
+    """The name of a file as text: what of it is not UTF-8 is escaped."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 class Service:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import IcebergType
@@ -264,6 +266,16 @@ def test_a_bad_file_does_not_stop_the_others(tmp_path):
     loaded = load_specs(tmp_path)
     assert set(loaded.specs) == {"good.yaml"}
     assert set(loaded.errors) == {"bad.yml", "latin.yaml"}
+
+
+def test_a_file_whose_name_is_no_text_stops_nothing_and_can_be_shown(tmp_path):
+    """Stored as an owner, or shown as JSON, such a name would fail for all ingestors."""
+    (tmp_path / "good.yaml").write_text(GOOD)
+    (tmp_path / os.fsdecode(b"b\xfcro.yaml")).write_text(GOOD.replace("canary", "other"))
+    loaded = load_specs(tmp_path)
+    assert (set(loaded.specs), loaded.files.invalid) == ({"good.yaml"}, {r"b\xfcro.yaml"})
+    assert orjson.dumps(loaded.errors[r"b\xfcro.yaml"].message)
+    assert "its name is not UTF-8; rename it" in loaded.errors[r"b\xfcro.yaml"].message
 
 
 def test_a_missing_folder_names_the_setting(tmp_path):
