@@ -13,7 +13,7 @@ from pyiceberg.types import IcebergType
 
 from tarn.core.column_types import SCALARS
 from tarn.core.errors import InvalidSettingError, InvalidSpecError
-from tarn.core.spec import IngestorSpec, PartitionRule, clashes, parse_spec, settle
+from tarn.core.spec import IngestorSpec, PartitionRule, clashes, parse_document, parse_spec, settle
 from tarn.ingest.service import load_specs
 
 SPECS = Path(__file__).resolve().parents[3] / "services" / "specs"
@@ -128,6 +128,11 @@ def test_a_bad_spec_names_file_path_value_and_what_is_allowed(old, new, told):
         ("a: 2026-13-01", "unreadable YAML: month must be in 1..12; put text"),
         (f"a: {'1' * 5_000}", "unreadable YAML: Exceeds the limit"),
         ("[" * 2_000, "unreadable YAML: maximum recursion depth"),
+        ("a: 1\nb: 2\na: 3", "bad.yaml, line 3, column 1: unreadable YAML: the key 'a' is there twice"),
+        ("a: {b: {c: 1, d: 2, c: 3}}", "the key 'c' is there twice"),
+        ("a: !!bool maybe", "unreadable YAML: a value has not the form of its tag (KeyError: 'maybe')"),
+        ('a: !!int ""', "unreadable YAML: a value has not the form of its tag"),
+        ("a: !!timestamp soon", "unreadable YAML: a value has not the form of its tag"),
     ],
 )
 def test_unreadable_files_say_where(text, told):
@@ -288,6 +293,15 @@ def test_a_date_in_an_avro_schema_is_named():
     text = GOOD.replace("source:\n", f"source:\n    {avro.replace(', avro:', chr(10) + '    avro:')}\n")
     with pytest.raises(InvalidSpecError, match=r"spec\.source\.avro\.schema: .*date is not JSON.*in quotes"):
         parse_spec(text, file="f.yaml")
+
+
+def test_a_key_of_an_anchor_may_be_said_once_more():
+    text = "a: &x {k: 1, l: 2}\nb: {<<: *x, k: 3}\nc: {<<: *x, l: 4}"
+    assert parse_document(text, file="f") == {
+        "a": {"k": 1, "l": 2},
+        "b": {"k": 3, "l": 2},
+        "c": {"k": 1, "l": 4},
+    }
 
 
 def test_a_file_with_a_date_that_is_none_stops_only_its_own_ingestor(tmp_path):

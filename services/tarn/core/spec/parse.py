@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from yaml.composer import ComposerError
 
 from tarn.core.column_types import suggest
 from tarn.core.errors import InvalidSpecError
@@ -48,6 +49,22 @@ _ALLOWED: dict[str, type[BaseModel]] = {
 }
 
 
+class _EachKeyOnce(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which YAML's library takes the last one without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        found: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in found.value:
+            plain = isinstance(key, yaml.ScalarNode) and not key.tag.endswith(":merge")
+            name = (key.tag, key.value) if plain else None
+            if name in seen:
+                raise ComposerError(None, None, f"the key {key.value!r} is there twice", key.start_mark)
+            if name is not None:
+                seen.add(name)
+        return found
+
+
 def parse_spec(text: str, *, file: str) -> IngestorSpec:
     """Parse a spec from YAML.
 
@@ -66,7 +83,7 @@ def parse_document(text: str, *, file: str) -> dict[str, Any]:
     if len(text.encode()) > SPEC_BYTES_MAX:
         raise InvalidSpecError(f"{file}: more than {SPEC_BYTES_MAX} bytes; a spec is a small text", file=file)
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, Loader=_EachKeyOnce)  # noqa: S506 - it is a SafeLoader
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
@@ -78,6 +95,12 @@ def parse_document(text: str, *, file: str) -> dict[str, Any]:
         # Of a value that looks like a date or a number, and is none; of text that is nested too deeply.
         raise InvalidSpecError(
             f"{file}: unreadable YAML: {e}; put text that only looks like a date or number in quotes",
+            file=file,
+        ) from e
+    except (LookupError, AttributeError, TypeError, ArithmeticError) as e:
+        raise InvalidSpecError(
+            f"{file}: unreadable YAML: a value has not the form of its tag ({type(e).__name__}: {e}); write "
+            "it without !!bool, !!int and the like",
             file=file,
         ) from e
     if not isinstance(value, dict):
