@@ -117,7 +117,7 @@ def order(number: int) -> bytes:
     return json.dumps({"id": number, "at": "2026-11-21T08:00:00Z"}).encode()
 
 
-def foreign_snapshot(local: LocalCatalog, table: TableName, number: int) -> bool:
+def foreign_snapshot(local: LocalCatalog, table: TableName, number: int, *, at_ms: int | None = None) -> bool:
     """Commit an empty snapshot of no stream, as another engine does; False if another writer was first."""
     state = local.load(table)
     if state.head is None:
@@ -128,7 +128,7 @@ def foreign_snapshot(local: LocalCatalog, table: TableName, number: int) -> bool
         "snapshot-id": number,
         "parent-snapshot-id": state.head_id,
         "sequence-number": state.last_sequence + 1,
-        "timestamp-ms": int(state.metadata["last-updated-ms"]) + 1,
+        "timestamp-ms": int(state.metadata["last-updated-ms"]) + 1 if at_ms is None else at_ms,
         "summary": kept,
     }
     if state.format_version >= 3:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.core.table_columns import columns_of, mapped
 from tarn.core.table_files import TableFormat
 from tarn.core.table_state import TableState, commit_ids, marker_property
+from tarn.core.years import MICROS_MAX, moment_of
 from tarn.ingest.batch_commit import decode, encode, retired_in
 from tarn.ingest.committer import Committer, NeedsReplan, Ports
 from tarn.ingest.lake_files import (
@@ -326,13 +327,15 @@ class _Replay:
         for home in homes:
             live = LiveFiles(home, lake.tables.state(home), lake)
             deleted.update({entry.path: live.deleted(entry) for entry in live.data})
-        began_ms = state.properties.get(marker_property(SUMMARY_PREFIX + stream), "0")
-        began_s = int(began_ms) / 1_000 if began_ms.isdecimal() else 0.0
+        began = state.properties.get(marker_property(SUMMARY_PREFIX + stream), "0")
+        began_ms = int(began) if began.isdecimal() else 0
+        if began_ms > MICROS_MAX // 1_000:
+            began_ms = 0  # stated after a snapshot with such a time: nothing is known
         return _Letters(
             files=[(entry, deleted.get(entry.path, BitMap64())) for entry in files],
             stream=stream,
             topic=self._spec.topic,
-            since=datetime.fromtimestamp(max(0.0, began_s - BEFORE_S_MAX), UTC),
+            since=moment_of(max(0, began_ms - round(BEFORE_S_MAX * 1_000))),
             lake=lake,
         )
 

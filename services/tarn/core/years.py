@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,16 @@ DAYS_MAX = (date(9999, 12, 31) - date(1970, 1, 1)).days
 MICROS_MIN = DAYS_MIN * MICROS_PER_DAY
 MICROS_MAX = (DAYS_MAX + 1) * MICROS_PER_DAY - 1
 LOG_TIME = pa.timestamp("us", "UTC")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment_of(ms: int) -> datetime:
+    """A time in milliseconds since the epoch; the first or last one of these years for one beyond them.
+
+    A writer may state any number as the time of its snapshot.
+    """
+    most = MICROS_MAX // 1_000
+    return _EPOCH + timedelta(milliseconds=min(max(ms, MICROS_MIN // 1_000), most))
 
 
 def outside(column: pa.Array) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
 from pyroaring import BitMap64
@@ -22,6 +22,7 @@ from tarn.core.object_store import BulkStore
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.source import TopicClient, TopicReader
 from tarn.core.table_state import TableState, commit_ids, marker_property
+from tarn.core.years import moment_of
 from tarn.ingest.batch_commit import offsets_in, pending_in, retired_in, streams_named
 from tarn.ingest.dead_letters import markers_in
 from tarn.ingest.lake_ports import Clock, StateOfTables, Tell
@@ -378,7 +379,7 @@ def commit_of(state: TableState, snapshot_id: int | None) -> CommitFacts:
             return CommitFacts(
                 snapshot_id=snapshot_id,
                 commit_id=" ".join(commit_ids(summary)) or None,
-                at=datetime.fromtimestamp(snapshot["timestamp-ms"] / 1000, UTC),
+                at=moment_of(int(snapshot["timestamp-ms"])),
                 operation=str(summary.get("operation", "")),
             )
     return CommitFacts(snapshot_id=snapshot_id)

@@ -115,6 +115,20 @@ def test_what_another_engine_wrote_is_unknown_where_it_does_not_say() -> None:
         assert (first["snapshotId"], first["commits"], first["addedRows"]) == (str(2**62 + 1), 0, None)
 
 
+@pytest.mark.parametrize("at_ms", [1_700_000_000_000_000, 2**63 - 1, -(2**63)])
+def test_a_time_that_no_calendar_has_is_unknown_and_hides_no_other_table(at_ms: int) -> None:
+    """A writer may send any number, such as microseconds, and the catalog takes it."""
+    lake = lake_of(2)
+    assert foreign_snapshot(lake.local, TableName(("bronze",), "orders"), 7, at_ms=at_ms)
+    with shown(lake) as client:
+        assert [one["lastCommitAt"] for one in client.get("/v1/tables")["tables"]] == [None]
+        assert client.get(AT)["lastCommitAt"] is None
+        found = pages(client, f"{AT}/snapshots", "snapshots", 1)
+        assert len(found) == 4
+        assert [one["snapshotId"] for one in found if one["at"] is None] == ["7"]
+        client.get(f"{AT}/metadata")
+
+
 def test_the_objects_are_those_that_make_the_table() -> None:
     lake = lake_of(partitioning='["day(at)"]')
     state = lake.table()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import pytest
@@ -78,6 +78,23 @@ def at(offset: int) -> datetime:
 def newest(log: Log, *places, **options):
     asked = offsets(log, **options)
     return asked.newest("t", asked.bounds()["t"], places)
+
+
+@pytest.mark.parametrize("time_ms", [1_700_000_000_000_000, 2**63 - 1, -1, None])
+def test_a_time_that_no_calendar_has_is_passed_over(monkeypatch, time_ms):
+    """A producer may send any number, and `tarn status` asks for the newest message of each topic."""
+    log = Log({0: [0, 1, 2], 1: [0]})
+    poll = log.poll
+
+    def polled(timeout_ms):
+        found = poll(timeout_ms)
+        return {
+            part: [replace(one, timestamp=time_ms) if one.offset in (0, 2) else one for one in rows]
+            for part, rows in found.items()
+        }
+
+    monkeypatch.setattr(log, "poll", polled)
+    assert newest(log, {0: 3, 1: 1}, {1: 1}) == (at(1), None)
 
 
 def test_bounds_are_told_per_topic_and_partition():

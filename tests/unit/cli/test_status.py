@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from tarn.cli.clients.catalog_facts import CatalogFacts, facts_of
 from tarn.cli.layers import Progress
 from tarn.cli.ports import Clock, TableFacts
@@ -25,6 +27,7 @@ from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdenti
 from tarn.core.position import Position
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
+from tarn.ingest.lake_files import commit_of
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -381,6 +384,20 @@ def test_all_tables_are_named_however_many_namespaces_there_are():
             return [TableName(namespace, "t")]
 
     assert len(CatalogFacts(Catalog()).tables()) == 1_500
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "shown"),
+    [(1_700_000_000_000_000, "9999-12-31"), (2**63 - 1, "9999-12-31"), (-(2**63), "0001-01-01")],
+)
+def test_a_time_that_no_calendar_has_keeps_no_table_from_being_shown(at_ms: int, shown: str):
+    snapshots = [{"snapshot-id": 1, "timestamp-ms": at_ms, "sequence-number": 1, "summary": {}}]
+    refs = {"main": {"snapshot-id": 1, "type": "branch"}}
+    state = TableState(
+        {"format-version": 2, "table-uuid": "u", "location": "s3://b/t", "refs": refs, "snapshots": snapshots}
+    )
+    assert f"{facts_of('a.b', state).last_commit:%Y-%m-%d}".rjust(10, "0") == shown
+    assert f"{commit_of(state, 1).at:%Y-%m-%d}".rjust(10, "0") == shown
 
 
 def test_the_facts_of_a_table_with_branches_and_tags_carry_its_name():

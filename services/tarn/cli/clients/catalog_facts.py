@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from tarn.adapters.catalog_client import RestCatalog
@@ -15,6 +14,7 @@ from tarn.core.position import PROPERTY as POSITION
 from tarn.core.position import Position
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import TableState
+from tarn.core.years import moment_of
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ def facts_of(name: str, state: TableState) -> TableFacts:
         data_files=number("total-data-files"),
         delete_files=number("total-delete-files"),
         snapshots=len(state.metadata.get("snapshots") or ()),
-        last_commit=None if head is None else datetime.fromtimestamp(head["timestamp-ms"] / 1000, UTC),
+        last_commit=None if head is None else moment_of(int(head["timestamp-ms"])),
         streams=streams,
         position=None if position is None else Position.from_json(position),
         location=state.root,
