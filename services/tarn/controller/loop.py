@@ -387,6 +387,12 @@ class Controller:
                 memory.troubles.pop(f"status of {name}", None)
             except TarnError as e:
                 self._trouble(f"status of {name}", e)
+            except Exception as e:
+                # A defect about one ingestor must not keep the others waiting.
+                about = f"status of {name}"
+                if memory.troubles.get(about) != type(e).__name__:
+                    log.error("a status cannot be written", ingestor=name, exc_info=e)
+                memory.troubles[about] = type(e).__name__
 
     def _trouble(self, about: str, error: TarnError) -> None:
         """Log what could not be done, once per reason."""
@@ -400,4 +406,5 @@ def _worth_a_write(before: Report, made: Report) -> bool:
     """Whether a status is written: at once if it stands otherwise, later if only figures changed."""
     if made.standing != before.standing:
         return True
-    return made.facts != before.facts and made.at_ms - before.at_ms >= REPORT_S * 1_000
+    # Either way: a clock that was set back must not hold figures up until it is where it was.
+    return made.facts != before.facts and abs(made.at_ms - before.at_ms) >= REPORT_S * 1_000

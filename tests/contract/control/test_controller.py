@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from tarn.controller.files import SpecFile, SpecFiles
 from tarn.core.control.declared import HAND, applied, spec_key
 from tarn.core.control.model import Phase
 from tarn.core.control.report import parse_report
-from tarn.core.errors import UnavailableError
+from tarn.core.errors import CorruptStateError, UnavailableError
 from tarn.core.spec import spec_of
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import Lake, order
@@ -519,6 +520,70 @@ def test_no_status_is_written_to_a_store_that_does_not_answer(
     monkeypatch.setattr(specs, "list", there)
     plant.controller.step()
     assert tried == ["orders"]
+
+
+def test_figures_are_written_although_the_clock_was_set_back(plant: Plant) -> None:
+    plant.apply()
+    plant.until(lambda: plant.all_in() and plant.running(1))
+    now_ms = [2_000_000_000_000]
+
+    def ticking() -> int:
+        now_ms[0] += 11_000
+        return now_ms[0]
+
+    plant.controller._around = replace(plant.controller._around, now_ms=ticking)
+
+    def rows() -> Any:
+        plant.controller.step()
+        status = plant.specs.status("orders")
+        assert status is not None
+        return parse_report(status, key="k")["rows"]
+
+    plant.until(lambda: rows() == plant.lake.registry.get("orders").rows)
+    now_ms[0] -= 1_000_000_000
+    plant.lake.sources.topics["orders"].send(0, order(1))
+    plant.until(plant.all_in)
+    plant.until(lambda: rows() == plant.lake.registry.get("orders").rows, within_s=5)
+
+
+def test_an_object_that_no_command_writes_is_unreadable_and_no_other_one_waits(plant: Plant) -> None:
+    """The store lets notebooks write any bytes into an object named ws-…."""
+    made = plant.apply("sales")
+    for name, change in {
+        "aaa": {"generation": 2**70},
+        "ws-b": {"generation": -1},
+        "ws-c": {"createdMs": 2**62},
+        "ws-d": {"deletingMs": -(2**62)},
+    }.items():
+        value = json.loads(made.to_bytes()) | {"name": name} | change
+        plant.lake.store.put(spec_key(name), json.dumps(value).encode())
+    plant.until(lambda: plant.all_in("sales") and plant.running(1, "sales"))
+    for name in ("aaa", "ws-b", "ws-c", "ws-d"):
+        with pytest.raises(CorruptStateError, match="is not the spec of an ingestor"):
+            plant.specs.get(name)
+
+
+def test_a_defect_in_one_status_keeps_no_other_one_waiting(
+    plant: Plant, logged: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant.apply()
+    plant.apply("sales")
+    put = type(plant.specs).put_status
+
+    def broken(specs: Any, name: str, data: bytes) -> None:
+        if name == "orders":
+            raise TypeError("Integer exceeds 64-bit range")
+        put(specs, name, data)
+
+    monkeypatch.setattr(type(plant.specs), "put_status", broken)
+    plant.until(lambda: plant.running(1, "sales"))
+    errors = [line for line in logged if line["log_level"] == "error"]
+    assert [(line["event"], line["ingestor"]) for line in errors] == [
+        ("a status cannot be written", "orders")
+    ]
+    logged.clear()
+    monkeypatch.setattr(type(plant.specs), "put_status", put)
+    plant.until(lambda: plant.running(1))
 
 
 def test_what_a_notebook_may_not_declare_has_no_writer(plant: Plant) -> None:

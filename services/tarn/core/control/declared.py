@@ -23,6 +23,9 @@ FORMAT = 1
 PREFIX = "specs/v1/"
 SPECS_PREFIX = f"{PREFIX}ingestors/"
 STATUS_PREFIX = f"{PREFIX}status/"
+GENERATION_MAX = 2**53
+TIME_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999."""
 HAND = "hand"
 """Owner of a spec that a person applied."""
 _FILE = "file:"
@@ -157,12 +160,12 @@ class Declared:
             found = Declared(
                 name=str(value["name"]),
                 uid=str(value["uid"]),
-                generation=int(value["generation"]),
+                generation=_number(value["generation"], GENERATION_MAX),
                 owner=str(value["owner"]),
                 document=dict(value["spec"]),
-                created_ms=int(value["createdMs"]),
-                changed_ms=int(value["changedMs"]),
-                deleting_ms=None if deleting is None else int(deleting),
+                created_ms=_number(value["createdMs"], TIME_MS_MAX),
+                changed_ms=_number(value["changedMs"], TIME_MS_MAX),
+                deleting_ms=None if deleting is None else _number(deleting, TIME_MS_MAX),
                 gone=bool(value["gone"]),
                 nonce=str(value["nonce"]),
             )
@@ -281,6 +284,17 @@ def finalized(found: Declared, *, stamp: Stamp) -> Declared:
     if found.gone:
         return found
     return replace(found, gone=True, document={}, changed_ms=stamp.now_ms, nonce=stamp.nonce)
+
+
+def _number(value: Any, most: int) -> int:
+    """A number of an object, which people and notebooks may write.
+
+    Raises:
+        ValueError: it is none that a command writes.
+    """
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{str(value)[:40]} is no number from 0 to {most}")
+    return value
 
 
 def _as_json(document: Mapping[str, Any], *, file: str) -> dict[str, Any]:
