@@ -17,7 +17,7 @@ from tarn.core.control.declared import (
     status_key,
 )
 from tarn.core.control.registry import SpecEntry
-from tarn.core.errors import CorruptStateError, NotFoundError, OutcomeUnknownError
+from tarn.core.errors import CorruptStateError, InvalidSpecError, NotFoundError, OutcomeUnknownError
 from tarn.core.object_store import (
     ObjectStore,
     StoreBusyError,
@@ -27,6 +27,8 @@ from tarn.core.object_store import (
 )
 
 ATTEMPTS_MAX = 8
+OBJECT_BYTES_MAX = 4 << 20
+"""Size of an object that is read; that of a spec of 256 KiB, with the spaces of its JSON, fits."""
 WAIT_S = 0.05
 WAIT_S_MAX = 2.0
 
@@ -58,6 +60,11 @@ class SpecStore:
             if before is not None and before.etag == listed.etag:
                 found[name] = before
                 continue
+            if listed.size_bytes > OBJECT_BYTES_MAX:
+                found[name] = SpecEntry(
+                    name=name, etag=listed.etag, error=_too_large(name, listed.size_bytes)
+                )
+                continue
             stored = self.store.get(listed.key)
             if stored is not None:
                 found[name] = _entry(name, stored)
@@ -75,6 +82,7 @@ class SpecStore:
         if not is_name(name):
             raise NotFoundError(f"there is no ingestor {name!r}; scripts/tarn get lists those that there are")
         mine: set[str] = set()
+        reason = ""
         for attempt in range(1, ATTEMPTS_MAX + 1):
             stored = self.store.get(spec_key(name))
             found = None if stored is None else _read(name, stored, replace=replace)
@@ -84,19 +92,28 @@ class SpecStore:
             made = make(found, stamp)
             if found is not None and made is found:
                 return found
+            data = made.to_bytes()
+            if len(data) > OBJECT_BYTES_MAX:
+                raise InvalidSpecError(
+                    f"the spec of {name} takes {len(data)} bytes as it is stored, at most {OBJECT_BYTES_MAX}; "
+                    "make it shorter",
+                    ingestor=name,
+                )
             mine.add(stamp.nonce)
             try:
                 if stored is None:
-                    self.store.put(spec_key(name), made.to_bytes(), if_absent=True)
+                    self.store.put(spec_key(name), data, if_absent=True)
                 else:
-                    self.store.put(spec_key(name), made.to_bytes(), if_match=stored.etag)
+                    self.store.put(spec_key(name), data, if_match=stored.etag)
                 return made
-            except (StoreRefusedError, StoreBusyError, StoreOutcomeUnknownError):
+            except (StoreRefusedError, StoreBusyError, StoreOutcomeUnknownError) as e:
                 # Written by somebody else meanwhile, or by this call: the object says which.
+                reason = e.message
                 self.sleep(min(WAIT_S_MAX, WAIT_S * 2 ** (attempt - 1)))
         raise OutcomeUnknownError(
             f"the store did not say in {ATTEMPTS_MAX} attempts whether the spec of {name} is stored; look "
-            f"with scripts/tarn describe {name}, and repeat the command: it changes nothing twice",
+            f"with scripts/tarn describe {name}, and repeat the command: it changes nothing twice; the last "
+            f"time: {reason}",
             ingestor=name,
         )
 
@@ -125,6 +142,14 @@ class SpecStore:
 
 class _GoneError(Exception):
     """The object is not there: there is nothing to finalize."""
+
+
+def _too_large(name: str, size_bytes: int) -> CorruptStateError:
+    return CorruptStateError(
+        f"{spec_key(name)} is not the spec of an ingestor (it has {size_bytes} bytes, more than "
+        f"{OBJECT_BYTES_MAX}); remove the object, or apply the spec again with --replace",
+        key=spec_key(name),
+    )
 
 
 def _entry(name: str, stored: Stored) -> SpecEntry:

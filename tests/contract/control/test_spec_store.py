@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tarn.adapters import spec_store
 from tarn.adapters.spec_store import SpecStore
 from tarn.adapters.store import FileStore, MemoryStore
 from tarn.core.control.declared import HAND, Declared, Stamp, applied, deleted, scaled, spec_key
 from tarn.core.control.registry import SpecEntry
-from tarn.core.errors import CorruptStateError, NotFoundError, OutcomeUnknownError
-from tarn.core.object_store import ObjectStore
+from tarn.core.errors import CorruptStateError, InvalidSpecError, NotFoundError, OutcomeUnknownError
+from tarn.core.object_store import ObjectStore, StoreOutcomeUnknownError
 from tarn.core.spec import parse_document
 from tarn_catalog.testing.faulty_store import ANSWERS, Fault, FaultyStore, Op
 from tests.support.lake import SPEC
@@ -98,6 +100,26 @@ def test_an_unreadable_object_hinders_no_other_and_is_replaced_on_request(store:
     assert specs.change("orders", create, replace=True).generation == 1
 
 
+def test_an_object_of_any_size_is_not_read_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notebooks may write objects named ws-…, of gigabytes too, and the controller lists all of them."""
+    store = MemoryStore()
+    specs = registry(store)
+    specs.change("orders", create)
+    store.put(spec_key("ws-large"), b"x" * (spec_store.OBJECT_BYTES_MAX + 1))
+    read: list[str] = []
+    get = store.get
+    monkeypatch.setattr(store, "get", lambda key: read.append(key) or get(key))
+    found = specs.list()
+    assert read == [spec_key("orders")]
+    error = found["ws-large"].error
+    assert error is not None
+    assert f"has {spec_store.OBJECT_BYTES_MAX + 1} bytes" in error.message
+    assert specs.list(found)["ws-large"] is found["ws-large"]
+    large = {**DOCUMENT, "note": "x" * spec_store.OBJECT_BYTES_MAX}
+    with pytest.raises(InvalidSpecError, match=r"takes \d+ bytes as it is stored"):
+        specs.change("orders", lambda found, stamp: replace(_there(found), document=large))
+
+
 def test_a_status_is_written_and_read(store: ObjectStore) -> None:
     specs = registry(store)
     assert specs.status("orders") is None
@@ -126,6 +148,20 @@ def test_a_store_that_never_answers_is_an_unknown_outcome() -> None:
     specs = registry(FaultyStore(MemoryStore(), lambda op: Fault.RESET if op.kind == "put" else None))
     with pytest.raises(OutcomeUnknownError, match="repeat the command"):
         specs.change("orders", create)
+
+
+def test_why_a_store_takes_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk, what helps is to free some space, not to look and repeat."""
+    store = MemoryStore()
+
+    def full(_self: object, key: str, *_: object, **_options: object) -> str:
+        raise StoreOutcomeUnknownError(f"could not write {key}: the disk of the store is full")
+
+    monkeypatch.setattr(MemoryStore, "put", full)
+    with pytest.raises(
+        OutcomeUnknownError, match=r"8 attempts.*; the last time: .*the disk of the store is full"
+    ):
+        registry(store).change("orders", create)
 
 
 def test_changes_of_many_at_once_are_all_there(store: ObjectStore) -> None:
