@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import obstore
 from obstore import exceptions as vendor
 
-from tarn.adapters.store import S3Store, _first_line, _status
+from tarn.adapters.store import STRANGE_KEY, S3Store, _first_line, _status
+from tarn.adapters.store_listing import list_keys
 from tarn.core.object_store import PART_BYTES, Listed, ObjectBody, ObjectStore, Stored, StoreUnavailableError
 
 REQUEST_TIMEOUT_MS = 60_000
@@ -42,9 +43,11 @@ class S3Bulk(S3Store):
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
         """See `BulkStore.list`; a listing that fails halfway is not retried."""
+        last = after
         try:
             for chunk in obstore.list(self._store, prefix, offset=after, chunk_size=LIST_CHUNK):
                 for meta in chunk:
+                    last = meta["path"]
                     yield Listed(
                         key=meta["path"],
                         etag=meta["e_tag"] or "",
@@ -52,6 +55,9 @@ class S3Bulk(S3Store):
                         modified_ms=int(meta["last_modified"].timestamp() * 1000),
                     )
         except (vendor.BaseError, OSError) as error:
+            if STRANGE_KEY in str(error):
+                yield from list_keys(self._access, prefix, after=last)
+                return
             if _status(error) in (401, 403) or isinstance(error, vendor.PermissionDeniedError):
                 raise self._denied(error, f"list {prefix}") from error
             raise StoreUnavailableError(

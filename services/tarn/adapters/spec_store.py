@@ -95,8 +95,8 @@ class SpecStore:
             data = made.to_bytes()
             if len(data) > OBJECT_BYTES_MAX:
                 raise InvalidSpecError(
-                    f"the spec of {name} takes {len(data)} bytes as it is stored, at most {OBJECT_BYTES_MAX}; "
-                    "make it shorter",
+                    f"the spec of {name} takes {len(data)} bytes as it is stored, at most {OBJECT_BYTES_MAX};"
+                    " make it shorter",
                     ingestor=name,
                 )
             mine.add(stamp.nonce)

@@ -24,6 +24,7 @@ import obstore
 from obstore import exceptions as vendor
 from obstore.store import S3Store as VendorS3Store
 
+from tarn.adapters.store_listing import BucketAccess, list_keys
 from tarn.core.object_store import (
     DELETED_AT_ONCE_MAX,
     Listed,
@@ -48,6 +49,8 @@ REQUEST_TIMEOUT_MS = 8_000
 
 # A request that was cut off in transit: status 400, although neither request nor sender is at fault.
 BROKEN_OFF = ("<Code>RequestTimeout</Code>", "<Code>IncompleteBody</Code>")
+STRANGE_KEY = "Encountered object with invalid path"
+"""What the library says of a listing in which one key has a control character."""
 NO_ROOM = ("drive path full", "XMinioStorageFull")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"\(code: (\w+)\)$|<Code>(\w+)</Code>")
@@ -107,6 +110,14 @@ class S3Store:
             },
             "retry_config": {"max_retries": 0},
         }
+        self._access = BucketAccess(
+            endpoint=endpoint,
+            region=region,
+            bucket=bucket,
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            timeout_s=request_timeout_ms / 1_000,
+        )
         # One key is deleted by DELETE: only its answer has a status of its own.
         self._store = VendorS3Store(bucket, disable_bulk_delete=True, **self._settings)
 
@@ -184,16 +195,21 @@ class S3Store:
         """See `ObjectStore.list`. The whole listing is read before the first key is yielded."""
 
         def once() -> Sequence[Listed]:
-            return [
-                Listed(
-                    key=meta["path"],
-                    etag=_etag(meta["e_tag"], meta["path"]),
-                    size_bytes=meta["size"],
-                    modified_ms=int(meta["last_modified"].timestamp() * 1000),
-                )
-                for chunk in obstore.list(self._store, prefix, offset=after, chunk_size=1000)
-                for meta in chunk
-            ]
+            try:
+                return [
+                    Listed(
+                        key=meta["path"],
+                        etag=_etag(meta["e_tag"], meta["path"]),
+                        size_bytes=meta["size"],
+                        modified_ms=int(meta["last_modified"].timestamp() * 1000),
+                    )
+                    for chunk in obstore.list(self._store, prefix, offset=after, chunk_size=1000)
+                    for meta in chunk
+                ]
+            except vendor.BaseError as e:
+                if STRANGE_KEY not in str(e):
+                    raise
+                return list(list_keys(self._access, prefix, after=after))
 
         yield from sorted(self._read(once, f"list {prefix}"), key=lambda listed: listed.key)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, quote_plus, urlsplit
+from xml.sax.saxutils import escape
 
 import pytest
 
+from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.store import S3Store
+from tarn.adapters.store_listing import authorization, list_keys
 from tarn.core.object_store import (
     StoreBusyError,
     Stored,
@@ -119,6 +123,108 @@ def test_not_modified_is_what_was_known_and_never_absence(server: Answers, store
     assert store.get("k", known=known) is known
     with pytest.raises(StoreUnavailableError, match="could not read k"):
         store.get("k")
+
+
+LISTING = (
+    '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+    "<IsTruncated>{}</IsTruncated>{}</ListBucketResult>"
+)
+ENTRY = (
+    "<Contents><Key>{}</Key><LastModified>2026-11-21T08:00:00.000Z</LastModified><ETag>&quot;1&quot;</ETag>"
+    "<Size>3</Size></Contents>"
+)
+STRANGE = ("a/\t.json", "a/ws-\x01", "a/\x7f")
+
+
+class Listing(Answers):
+    """Lists these keys, a page after the other, as an S3 store does; takes note of the requests."""
+
+    pages: Sequence[Sequence[str]] = ()
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Lister)
+        self.requests: list[tuple[dict[str, str], dict[str, str]]] = []
+
+
+class Lister(Handler):
+    server: Listing
+
+    def do_GET(self) -> None:
+        query = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+        self.server.requests.append((query, {name.lower(): value for name, value in self.headers.items()}))
+        after = query.get("start-after", "")
+        pages = [[key for key in page if key > after] for page in self.server.pages]
+        number = int(query.get("continuation-token", "0"))
+        more = number + 1 < len(pages)
+        encode = quote_plus if query.get("encoding-type") == "url" else xml
+        found = "".join(ENTRY.format(encode(key)) for key in pages[number])
+        token = f"<NextContinuationToken>{number + 1}</NextContinuationToken>" if more else ""
+        self.server.body = LISTING.format(str(more).lower(), found + token)
+        self.answer()
+
+
+def xml(key: str) -> str:
+    """A key as text of XML; control characters by their numbers."""
+    return "".join(f"&#{ord(char)};" if ord(char) < 32 else char for char in escape(key))
+
+
+@pytest.fixture
+def listing() -> Iterator[Listing]:
+    with Listing() as found:
+        thread = threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def store_at(server: Answers, kind: type[S3Store] = S3Store) -> S3Store:
+    return kind(
+        bucket="b",
+        endpoint=f"http://127.0.0.1:{server.server_port}",
+        region="us-east-1",
+        access_key_id="id",
+        secret_access_key="secret",
+    )
+
+
+@pytest.mark.parametrize("kind", [S3Store, S3Bulk])
+@pytest.mark.parametrize("strange", STRANGE)
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_one_strange_key_hides_no_other(listing: Listing, kind: type[S3Store], strange: str, at: int) -> None:
+    """S3 takes control characters in keys, so whoever may write below a prefix may write such a key."""
+    good = [["a/b c+%.json", "a/b.json"], ["a/z.json"], ["a/é&.json"]]
+    listing.pages = [[*page, strange] if number == at else page for number, page in enumerate(good)]
+    found = list(store_at(listing, kind).list("a/"))
+    assert sorted(one.key for one in found) == sorted(key for page in good for key in page)
+    assert {(one.etag, one.size_bytes, one.modified_ms) for one in found} == {('"1"', 3, 1_795_248_000_000)}
+    assert [one.key for one in store_at(listing, kind).list("a", after="a/y")] == ["a/z.json", "a/é&.json"]
+
+
+def test_such_a_listing_is_signed_as_the_library_signs_its_own(listing: Listing) -> None:
+    listing.pages = [["a b/c.json"]]
+    store = store_at(listing)
+    assert [one.key for one in store.list("a b")] == ["a b/c.json"]
+    ((query, headers),) = listing.requests
+    signed = authorization(
+        store._access,
+        query,
+        host=headers["host"],
+        stamp=headers["x-amz-date"],
+        digest=headers["x-amz-content-sha256"],
+    )
+    assert signed == headers["authorization"]
+    assert "secret" not in repr(store._access)
+
+
+@pytest.mark.parametrize(("status", "error"), [(403, StoreDeniedError), (500, StoreUnavailableError)])
+def test_a_listing_that_is_refused_says_so(server: Answers, status: int, error: type[Exception]) -> None:
+    server.status = status
+    with pytest.raises(error, match="list a"):
+        list(list_keys(store_at(server)._access, "a"))
+    server.status, server.body = 200, "no XML"
+    with pytest.raises(StoreUnavailableError, match="ParseError"):
+        list(list_keys(store_at(server)._access, "a"))
 
 
 RESULT = '<DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{}</DeleteResult>'
