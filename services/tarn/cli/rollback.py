@@ -108,13 +108,13 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
     sent: list[Json] = []
     for _ in range(ATTEMPTS_MAX):
         state = ports.catalog.load(table)
-        done = next((p for p in sent if p["tag"] in state.refs and p["tag"] not in p["state"].refs), None)
+        done = next((p for p in sent if _is_done(p, state)), None)
         if done is not None:
             return _result(table, done, state)
         target = resolve(state, ref, table)
         plan = {"state": state, "target": target, "tag": f"{TAG_BEFORE}{state.head_id}"}
         request = _request(ports, table, state, target, offsets)
-        sent.append(plan)
+        sent.append({**plan, "snapshot": request.snapshot_id})
         outcome = _send(ports, table, request)
         if isinstance(outcome, CommitDone):
             return _result(table, plan, outcome.state)
@@ -130,6 +130,21 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
         "and run the same command again",
         table=str(table),
     )
+
+
+def _is_done(plan: Json, state: TableState) -> bool:
+    """Whether a rollback that was sent is in this version of the table.
+
+    Its tag alone does not say so: whoever goes back from the same snapshot makes the same one. So its snapshot
+    must have been the current one since.
+    """
+    before: TableState = plan["state"]
+    if plan["tag"] not in state.refs or plan["tag"] in before.refs:
+        return False
+    log = [int(entry["snapshot-id"]) for entry in state.metadata.get("snapshot-log") or ()]
+    if before.head_id in log:
+        log = log[len(log) - log[::-1].index(before.head_id) :]
+    return plan["snapshot"] in log
 
 
 def _send(ports: RollbackPorts, table: TableName, request: CommitRequest) -> CommitOutcome:

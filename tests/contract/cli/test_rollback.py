@@ -455,6 +455,40 @@ def test_a_tag_of_an_earlier_rollback_is_no_proof(world: World) -> None:
     assert (done.target, world.found()) == (world.middle, list(range(FIRST)))
 
 
+@pytest.mark.parametrize("other", Offsets)
+@pytest.mark.parametrize("mine", Offsets)
+def test_of_two_rollbacks_at_once_each_takes_effect(world: World, mine: Offsets, other: Offsets) -> None:
+    """Both make the tag of the snapshot that they start from, so it does not say whose rollback it was."""
+    second = world.lake.table().head_id
+    world.send(4)
+    ports = world.ports
+
+    def answer(number: int, send: Callable[[], CommitOutcome]) -> CommitOutcome:
+        if number == 1:
+            roll_back(ports, NAME, str(second), other)
+        return send()
+
+    keys = answering(world, answer)
+    done = world.roll_back(str(world.middle), mine)
+    assert (len(keys), done.target, done.rows) == (2, world.middle, (SECOND, FIRST))
+    assert world.found() == list(range(FIRST))
+    world.is_whole()
+
+
+def test_of_two_rollbacks_at_once_to_one_snapshot_one_is_enough(world: World) -> None:
+    ports = world.ports
+
+    def answer(number: int, send: Callable[[], CommitOutcome]) -> CommitOutcome:
+        roll_back(ports, NAME, str(world.middle), Offsets.REWIND)
+        world.send(4)
+        return send()
+
+    keys = answering(world, answer)
+    assert world.roll_back(str(world.middle), Offsets.REWIND).target == world.middle
+    assert len(keys) == 1
+    assert world.found() == list(range(SECOND + 4))
+
+
 def test_another_commit_in_between_is_rolled_back_too(world: World) -> None:
     def answer(number: int, send: Callable[[], CommitOutcome]) -> CommitOutcome:
         if number == 1:
