@@ -1,7 +1,8 @@
 """A listing of a bucket whose keys have any characters, by plain HTTP.
 
 The library refuses a listing as a whole if one key in it has a control character, which S3 allows. Whoever
-may write below a prefix would hide everything else in it. Such keys are none of the lake's: they are left out.
+may write below a prefix would hide everything else in it. Such keys are none of the lake's; they are left
+out.
 """
 
 from __future__ import annotations

@@ -197,10 +197,13 @@ def read_text(file: Path, shown: str) -> str:
         InvalidError: it cannot be read.
     """
     try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        # Without a locale, as in a container, stdin takes any bytes: what is no text shows here.
+        text.encode()
+    except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise InvalidError(f"could not read {shown}: {reason}; name a readable YAML file") from error
+    return text
 
 
 def groups(ports: LakePorts) -> list[Group]:

@@ -135,8 +135,8 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
 def _is_done(plan: Json, state: TableState) -> bool:
     """Whether a rollback that was sent is in this version of the table.
 
-    Its tag alone does not say so: whoever goes back from the same snapshot makes the same one. So its snapshot
-    must have been the current one since.
+    Its tag alone does not say so: whoever goes back from the same snapshot makes the same one. So its
+    snapshot must have been the current one since.
     """
     before: TableState = plan["state"]
     if plan["tag"] not in state.refs or plan["tag"] in before.refs:

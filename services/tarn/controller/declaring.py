@@ -14,7 +14,7 @@ from tarn.core.errors import CorruptStateError, InvalidSpecError, NotFoundError
 from tarn.core.spec import IngestorSpec, parse_spec, spec_of
 from tarn.core.trail import LOGS, spec_text
 
-IN_PROGRESS = ("Starting", "Updating", "Restarting", "NotSeen")
+IN_PROGRESS = ("Starting", "Updating", "Restarting", "NotSeen", "NoTopic")
 """Reasons of a condition `Ready` that pass by themselves, within seconds."""
 
 

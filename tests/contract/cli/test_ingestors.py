@@ -155,6 +155,19 @@ def test_an_invalid_spec_names_the_field_and_the_value(
     assert plant.specs.list() == {}
 
 
+@pytest.mark.parametrize(
+    "words", [["apply", "-f", "-"], ["check-spec", "-"], ["dead-letters", "replay", "-"]]
+)
+def test_a_file_that_is_not_utf_8_is_wrong_input(
+    words: list[str], plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Without a locale, as in the container, Python reads such bytes as halves of surrogate pairs."""
+    read = text().encode().replace(b"orders", b"\xfcbersee").decode("utf-8", "surrogateescape")
+    assert run(monkeypatch, *words, "--shown-as", "orders.yaml", stdin=read) == 2
+    assert "could not read orders.yaml: not UTF-8" in capsys.readouterr().err
+    assert plant.specs.list() == {}
+
+
 def test_two_specs_for_one_table_and_topic_and_a_renamed_one(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -290,6 +303,29 @@ def test_an_ingestor_that_cannot_run_is_the_exit_code(
     missing = text(source={"kafka": {"topic": "nothing"}})
     assert run(monkeypatch, "apply", "-f", "-", "--wait", "60", stdin=missing) == 1
     assert "NoSuchTopic: topic nothing does not exist" in capsys.readouterr().out
+
+
+def test_a_pattern_is_waited_for_until_it_was_compared_with_the_topics(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Kafka is asked by a thread, so the first status may say that no topic is known yet."""
+    around, answers = plant.controller._around, [None, None, ("orders",)]
+    plant.controller._around = replace(around, topics=lambda _spec: answers[0])
+    seen: list[str] = []
+    look = ingestors.one
+
+    def looked(specs: Any, name: str) -> Any:
+        found = look(specs, name)
+        seen.append(found.ready["reason"])
+        if len(answers) > 1:
+            answers.pop(0)
+        return found
+
+    monkeypatch.setattr(ingestors, "one", looked)
+    pattern = text(source={"kafka": {"topicPattern": "ord.*"}})
+    assert run(monkeypatch, "apply", "-f", "-", "--wait", "60", stdin=pattern) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Running"
+    assert seen[0] == "NoTopic"
 
 
 def test_an_unreadable_object(plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
