@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from tarn.cli import main as cli
 from tarn.cli import wiring
 from tarn.cli.main import main
 from tarn.cli.ports import Answer
+from tarn.cli.settings import Settings
 from tarn.core.errors import InvalidError, NoSuchTableError, UnavailableError
 
 SPEC = Path(__file__).parents[3] / "services" / "specs" / "canary.yaml"
@@ -227,6 +230,30 @@ def test_status_of_a_stack_that_is_not_there_exits_1_and_names_every_service(mon
         assert not state["ok"]
         assert f"docker compose logs {name}" in state["detail"]
     assert set(data["faults"]) == {"tables", "sizes", "offsets", "ingest"}
+
+
+class NotReady(BaseHTTPRequestHandler):
+    """A gateway that serves, and can do nothing."""
+
+    def do_GET(self) -> None:
+        self.send_response(503 if self.path == "/health?ready" else 200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
+def test_a_gateway_that_serves_without_store_or_catalog_is_down(monkeypatch):
+    with ThreadingHTTPServer(("127.0.0.1", 0), NotReady) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("TARN_GATEWAY_URI", f"http://127.0.0.1:{server.server_port}")
+        (gateway,) = [one for one in wiring.looks(Settings.read()) if one.service == "gateway"]
+        with pytest.raises(UnavailableError, match="answers 503; see docker compose logs gateway"):
+            gateway.look()
+        server.shutdown()
+        thread.join()
 
 
 def test_a_canary_that_does_not_arrive_exits_1_with_every_stage_in_json(monkeypatch, capsys):

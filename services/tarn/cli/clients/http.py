@@ -34,10 +34,11 @@ def post(url: str, *, service: str, timeout_s: float) -> int:
 
 def _send(method: str, url: str, *, service: str, timeout_s: float) -> tuple[int, bytes]:
     parts = urlsplit(url)
+    target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
     try:
-        connection.request(method, parts.path or "/", headers={"Accept": "application/json"})
+        connection.request(method, target, headers={"Accept": "application/json"})
         response = connection.getresponse()
         return response.status, response.read(BODY_BYTES_MAX)
     except (OSError, http.client.HTTPException) as error:
