@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tarn.cli.clients.kafka_topics import Message, TopicDetails
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SHOWN_MAX = 1_000
+"""Messages that are printed, unless another number is asked for."""
 
 app = typer.Typer()
 topic_app = typer.Typer(help="Kafka topics: list, create, describe and delete them.", no_args_is_help=True)
@@ -120,8 +122,15 @@ def consume(
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until Ctrl-C.")] = False,
     rows_max: Annotated[
-        int, typer.Option("--max", min=1, max=100_000_000, help="Messages to print at most.")
-    ] = 1_000,
+        int | None,
+        typer.Option(
+            "--max",
+            min=1,
+            max=100_000_000,
+            help="Messages to print at most; by default 1,000, and without end with --follow.",
+            show_default=False,
+        ),
+    ] = None,
     as_json_: Annotated[
         bool, typer.Option("--json", help="One JSON object per message: offset, time, key and value.")
     ] = False,
@@ -131,9 +140,10 @@ def consume(
     topics = wiring.topics(Settings.read())
     bounds = topics.details(topic_name(topic)).bounds
     found = topics.consume(topic, positions(bounds, start, last=last, partition=partition), follow=follow)
+    most = rows_max if rows_max is not None or follow else SHOWN_MAX
     out, shown = sys.stdout.buffer, sys.stdout.isatty()
     try:
-        for message in islice(found, rows_max):
+        for message in islice(found, most):
             line = as_object(message) if as_json_ else as_text(message)
             out.write((visible(line) if shown else line).encode() + b"\n")
             if follow:
@@ -142,7 +152,7 @@ def consume(
     except BrokenPipeError:
         return  # the reader has left
     if not follow and next(found, None) is not None:
-        text = f"Only the first {rows_max} messages are shown; ask for more with --max, or for --last."
+        text = f"Only the first {most:,} messages are shown; ask for more with --max, or for --last."
         Console(stderr=True, highlight=False).print(text)
 
 

@@ -8,10 +8,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tarn.adapters.kafka_client import KafkaConnection, vendor
 from tarn.adapters.kafka_login import ANONYMOUS
 from tarn.cli import topics, wiring
 from tarn.cli.clients.kafka_topics import KafkaTopics, Message, TopicDetails
@@ -164,6 +166,20 @@ def test_messages_are_printed_one_per_line(held: Topics, capfdbinary: pytest.Cap
     assert b"Only the first 2 messages are shown" in said.err
 
 
+def test_whoever_follows_a_topic_gets_more_than_a_thousand(
+    held: Topics, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    held.log = [Message(partition=0, offset=n, time_ms=0, key=None, value=b"x") for n in range(1_500)]
+    assert run("consume", "orders", "--follow") == 0
+    assert capfdbinary.readouterr().out.count(b"\n") == 1_500
+    assert run("consume", "orders", "--follow", "--max", "7") == 0
+    assert capfdbinary.readouterr().out.count(b"\n") == 7
+    assert run("consume", "orders") == 0
+    said = capfdbinary.readouterr()
+    assert said.out.count(b"\n") == 1_000
+    assert b"Only the first 1,000 messages are shown" in said.err
+
+
 @pytest.mark.parametrize(
     ("start", "last", "partition", "expected"),
     [
@@ -244,6 +260,53 @@ def test_a_read_that_does_not_get_on_ends_with_an_error() -> None:
     found = KafkaTopics("127.0.0.1:1", ANONYMOUS, timeout_s=0.2)
     with pytest.raises(UnavailableError, match=r"nothing came for 0\.2 s"):
         list(found._read(Silent(), "orders", {0: 3}, follow=False))
+
+
+class Refusing:
+    """A connection whose broker refuses the second message."""
+
+    def __init__(self, inner: KafkaConnection, refusal: Exception) -> None:
+        self.inner, self.refusal, self.sent = inner, refusal, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def producer(self, **_options: Any) -> Any:
+        return self
+
+    def send(self, topic: str, value: bytes, *, key: bytes | None) -> Any:
+        self.sent += 1
+        taken = self.sent == 1
+        return SimpleNamespace(
+            add_callback=lambda call: call(SimpleNamespace(partition=0)) if taken else None,
+            add_errback=lambda call: None if taken else call(self.refusal),
+        )
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self, timeout: float) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "words"),
+    [
+        (vendor.InvalidRecordError("no key"), InvalidError, "a compacted topic takes messages with a key"),
+        (vendor.MessageSizeTooLargeError("big"), InvalidError, "max.message.bytes"),
+        (vendor.RecordListTooLargeError(), InvalidError, "scripts/tarn topic describe orders"),
+        (vendor.RequestTimedOutError(), UnavailableError, "does not answer"),
+    ],
+)
+def test_a_message_that_the_broker_refuses_is_no_outage(
+    refusal: Exception, kind: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = KafkaTopics("127.0.0.1:1", ANONYMOUS, timeout_s=0.2)
+    monkeypatch.setattr(found, "_require", lambda _topic: None)
+    monkeypatch.setattr(found, "_connection", Refusing(found._connection, refusal))
+    with pytest.raises(kind, match=words) as caught:
+        found.produce("orders", [(None, b"1"), (None, b"2"), (None, b"3")])
+    assert "1 messages were acknowledged" in str(caught.value)
 
 
 @pytest.mark.parametrize(

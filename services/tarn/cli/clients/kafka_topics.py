@@ -33,6 +33,13 @@ _INVALID = (
     vendor.InvalidTopicError,
     vendor.InvalidRequestError,
 )
+_REFUSED = (
+    vendor.InvalidRecordError,
+    vendor.InvalidTimestampError,
+    vendor.MessageSizeTooLargeError,
+    vendor.RecordListTooLargeError,
+)
+"""What a broker says of a message that it does not take, however often it is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +147,8 @@ class KafkaTopics:
             Partition to the number of messages that it got.
 
         Raises:
-            InvalidError: a message is too large, or `messages` refuses one; those before it are sent.
+            InvalidError: a message is too large, or `messages` refuses one; those before it are sent. Or the
+                broker refuses one.
             NoSuchTopicError: the topic does not exist.
             TarnError: as `bounds`; its text says how many messages were acknowledged.
         """
@@ -170,10 +178,17 @@ class KafkaTopics:
                 producer.flush()
                 producer.close(timeout=2)
         if failed:
+            counted = f"{sent.total()} messages were acknowledged, and others may be in the topic too"
+            if isinstance(failed[0], _REFUSED):
+                raise InvalidError(
+                    f"Kafka refuses a message for topic {topic} ({failed[0]}): a compacted topic takes messages "
+                    "with a key only (--keys), and max.message.bytes of a topic is the most that it takes at "
+                    f"once; scripts/tarn topic describe {topic} shows its settings; {counted}",
+                    topic=topic,
+                ) from failed[0]
             reason = self._connection.error(
                 failed[0], f"send to topic {topic}", operation="WRITE", topic=topic
             )
-            counted = f"{sent.total()} messages were acknowledged, and others may be in the topic too"
             raise type(reason)(f"{reason.message}; {counted}", **reason.fields)
         if refused is not None:
             raise refused
