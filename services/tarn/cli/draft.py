@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +32,8 @@ app = typer.Typer()
 ROWS_SHOWN = 10
 REASONS_SHOWN = 5
 NOTES_MAX = 10
+SAMPLE_BYTES_MAX = 32 << 20
+"""Size of the messages from which on no more are looked at."""
 YAML_WIDTH = 10_000
 """Wider than any key, so that no text is broken into lines."""
 
@@ -65,7 +67,9 @@ def init(
         str | None,
         typer.Option(help="The table, as namespace.name; by default bronze.TOPIC.", show_default=False),
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, max=100_000, help="Messages to look at, the last.")] = 1_000,
+    sample: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Messages to look at, the last; fewer beyond 32 MiB.")
+    ] = 1_000,
     apply: Annotated[
         bool, typer.Option("--apply", help="Apply the spec at once, if no message would be a bad record.")
     ] = False,
@@ -74,12 +78,22 @@ def init(
     settings = Settings.read()
     topics = wiring.topics(settings)
     bounds = topics.details(topic_name(topic)).bounds
-    messages = list(islice(topics.consume(topic, _last(bounds, sample), follow=False), sample))
+    messages = list(sampled(topics.consume(topic, _last(bounds, sample), follow=False), sample))
     found = draft(topic, messages, name=name, table=table)
     show(found, len(messages), Console(stderr=True, highlight=False), applies=apply)
     print(found.text, end="")  # noqa: T201
     if apply:
         _apply(settings, found)
+
+
+def sampled(messages: Iterable[Message], count: int) -> Iterator[Message]:
+    """Yield so many of the messages, and fewer if they are long."""
+    size = 0
+    for message in islice(messages, count):
+        yield message
+        size += len(message.value or b"")
+        if size > SAMPLE_BYTES_MAX:
+            return
 
 
 def _apply(settings: Settings, found: Draft) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from tarn.cli import draft as module
 from tarn.cli import wiring
 from tarn.cli.clients.kafka_topics import Message, TopicDetails
 from tarn.cli.draft import Draft, draft, show
@@ -90,6 +91,21 @@ def test_only_the_first_rows_and_reasons_are_shown() -> None:
     assert out.getvalue().count("row ") == 10
     assert "(10 of the 25 rows that 34 messages give)" in out.getvalue()
     assert "and others, for 4 more reasons" in out.getvalue()
+
+
+def test_a_sample_of_long_messages_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand messages of a megabyte are more than the container has."""
+    monkeypatch.setattr(module, "SAMPLE_BYTES_MAX", 100)
+    taken: list[int] = []
+
+    def log() -> Iterator[Message]:
+        for message in messages(*[b"x" * 30] * 20):
+            taken.append(message.offset)
+            yield message
+
+    assert [m.offset for m in module.sampled(log(), 20)] == taken == [0, 1, 2, 3]
+    assert len(list(module.sampled(log(), 2))) == 2
+    assert len(list(module.sampled(iter(messages(*[None] * 20)), 20))) == 20
 
 
 @pytest.mark.parametrize(
