@@ -28,6 +28,7 @@ from tarn.core.table_columns import columns_of, mapped
 from tarn.core.table_files import TableFormat
 from tarn.core.table_state import TableState, commit_ids, marker_property
 from tarn.core.years import MICROS_MAX, moment_of
+from tarn.ingest.audit_memory import AuditMemory, RememberingOrigins
 from tarn.ingest.batch_commit import decode, encode, retired_in
 from tarn.ingest.committer import Committer, NeedsReplan, Ports
 from tarn.ingest.lake_files import (
@@ -233,7 +234,11 @@ class _Replay:
         body = spec.spec
         self.result = Replayed(table=str(body.table), stream=spec.stream)
         self._spec = spec
-        self._ports = ports
+        # Each look would read every file of the table again, and there is one for each batch.
+        origins = RememberingOrigins(
+            ports.lake.origins, AuditMemory(), rest=lambda _took_s: None, now_s=ports.lake.clock.now_s
+        )
+        self._ports = ports = replace(ports, lake=replace(ports.lake, origins=origins))
         self._tried: Offsets = {}
         self._joined: Offsets = {}
         self._waited_s = 0.0

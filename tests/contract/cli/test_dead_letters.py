@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -226,6 +227,26 @@ def test_many_are_added_in_batches_of_limited_size(world: World, monkeypatch: py
     world.whole()
     monkeypatch.setattr(module, "BYTES_MAX", 1)
     assert world.replay().rows == 0
+
+
+def test_each_data_file_is_read_once_however_many_batches_there_are(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that reads all files again takes longer than a busy table keeps the snapshot that it was of."""
+    world.ingest(WIDE)
+    monkeypatch.setattr(module, "RECORDS_MAX", 2)
+    read: list[str] = []
+    rows = ParquetOrigins.rows
+
+    def counted(reader: ParquetOrigins, file: FileEntry, deleted: Any) -> Any:
+        read.append(file.path)
+        return rows(reader, file, deleted)
+
+    monkeypatch.setattr(ParquetOrigins, "rows", counted)
+    done = world.replay()
+    assert (done.rows, len(done.snapshots)) == (6, 3)
+    assert len(read) == len(set(read)), "a file never changes"
+    world.whole()
 
 
 def test_another_replay_that_comes_first_is_seen(world: World) -> None:
