@@ -25,6 +25,7 @@ from tarn.ingest.commit_ring import CommitOutcome, CommitSeen
 from tarn.ingest.context import StoppedError
 from tarn.ingest.drivers import WriterDriver
 from tarn.ingest.lost_replies import LostReply, Traps
+from tarn.ingest.replicas import Replica
 from tarn.ingest.status import State, StatusRegistry
 
 log = structlog.get_logger()
@@ -272,8 +273,8 @@ class Strikes:
         writers = self._writers(made.ingestor)
         if not writers:
             raise _NotHealedError(f"ingestor {made.ingestor} has no writer now; wait until one runs")
-        id_ = writers[0]
-        struck: list[str] = []
+        id_, struck = writers[0], list[str]()
+        reader = self._reader(made.ingestor, id_)
         if self._driver.is_process(id_):
             struck.append(self._driver.crash(id_))
         else:
@@ -292,11 +293,13 @@ class Strikes:
             )
         finally:
             self._traps.disarm(made.table)
-        before = self._registry.commits.last(1).next
-        strike = self._note(made, state=StrikeState.STRUCK, struck_ms=self._now_ms(), what=what)
+        before, struck_ms = self._registry.commits.last(1).next, self._now_ms()
+        strike = self._note(made, state=StrikeState.STRUCK, struck_ms=struck_ms, what=what)
 
         def healed() -> CommitSeen | None:
-            return next((one for one in self._after(before) if one.ingestor == made.ingestor), None)
+            # Not of another replica, nor one that the process made before it was ended, and is known now.
+            mine = (one for one in self._after(before) if one.reader == reader)
+            return next((one for one in mine if one.at_ms >= struck_ms), None)
 
         seen = self._until(
             healed, self._heal_s_max, f"no commit of another writer within {self._heal_s_max:.0f} s"
@@ -325,8 +328,17 @@ class Strikes:
         return sorted(
             one.id
             for one in self._driver.list()
-            if one.id.ingestor == ingestor and one.phase is Phase.RUNNING and one.ready
+            # One of several topics is listed by a name of its own.
+            if ingestor in (one.id.ingestor, f"{one.id.ingestor}.{one.id.topic}")
+            and one.phase is Phase.RUNNING
+            and one.ready
         )
+
+    def _reader(self, ingestor: str, id_: WorkerId) -> str:
+        """Name of a writer's reader."""
+        status = self._registry.ingestors().get(ingestor)
+        replicas = 1 if status is None else status.replicas
+        return Replica(index=id_.replica, count=max(replicas, id_.replica + 1)).name(ingestor)
 
     def _after(self, number: int) -> Sequence[CommitSeen]:
         return self._registry.commits.after(number, 10_000).commits

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from tarn.core.control.model import Phase
+from tarn.core.control.model import Phase, WorkerId, WorkerSeen
 from tarn.core.errors import UnavailableError
 from tarn.core.table_catalog import CommitDone, TableName
+from tarn.ingest.commit_ring import CommitKind, CommitOutcome, CommitSeen
 from tarn.ingest.lost_replies import LostReply, TrappedCatalog, Traps, lost_of
 from tarn.ingest.settings import Settings
-from tarn.ingest.status import StatusRegistry
+from tarn.ingest.status import State, StatusRegistry
+from tarn.ingest.strikes import StrikeKind, Strikes
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import TABLE, Lake
 from tests.support.plant import Plant
@@ -111,6 +114,79 @@ def test_an_answer_of_another_table_is_not_that_of_the_strike() -> None:
         strike = made.over()
         healed(strike)
         assert strike["commitId"] != "theirs"
+
+
+class Driven:
+    """A driver whose writers are processes that run; it takes note of those that are ended."""
+
+    def __init__(self, *ids: WorkerId) -> None:
+        self.ids, self.ended = ids, list[WorkerId]()
+
+    def list(self) -> list[WorkerSeen]:
+        return [
+            WorkerSeen(id=id_, phase=Phase.RUNNING, since_s=0, started_s=0, ready=True) for id_ in self.ids
+        ]
+
+    def is_process(self, id_: WorkerId) -> bool:
+        return True
+
+    def crash(self, id_: WorkerId) -> str:
+        self.ended.append(id_)
+        return f"{id_} was ended"
+
+
+def struck_writer(ingestor: str, readers: dict[str, WorkerId]) -> None:
+    """A writer of the ingestor is ended, and what the same reader commits next shows it healed."""
+    registry, driver, now_ms = StatusRegistry(), Driven(*readers.values()), [1_000]
+    for reader in readers:
+        registry.update(reader, state=State.RUNNING, table=TABLE, replica_of=ingestor, replicas=len(readers))
+
+    def commit(reader: str, at_ms: int) -> None:
+        registry.commits.add(
+            CommitSeen(
+                at_ms=at_ms,
+                ingestor=ingestor,
+                reader=reader,
+                table=TABLE,
+                kind=CommitKind.BATCH,
+                outcome=CommitOutcome.COMMITTED,
+                commit_id=f"{reader}@{at_ms}",
+                snapshot_id=1,
+                attempts=1,
+                took_ms=1,
+            )
+        )
+
+    first, *others = readers
+    coming = [*((other, 1_001) for other in others), (first, 999), (first, 1_002)]
+
+    def sleep(_seconds: float) -> None:
+        if driver.ended and coming:
+            commit(*coming.pop(0))
+
+    def audit(table: str) -> Any:
+        raise UnavailableError(f"no audit of {table} here")
+
+    strikes = Strikes(
+        registry, cast("Any", driver), Traps(), audit=audit, now_ms=lambda: now_ms[0], sleep=sleep
+    )
+    strikes.begin(StrikeKind.KILL_WRITER, ingestor)
+    late_s = time.monotonic() + 10
+    while strikes.all()[0].running and time.monotonic() < late_s:
+        time.sleep(0.01)
+    (strike,) = strikes.all()
+    assert driver.ended == [readers[first]]
+    assert (strike.reason, strike.commit_id) == (f"no audit of {TABLE} here", f"{first}@1002")
+
+
+def test_an_ingestor_of_several_topics_is_struck_by_the_name_that_is_listed() -> None:
+    id_ = WorkerId(ingestor="orders", topic="shop.eu", replica=0, revision="r")
+    struck_writer("orders.shop.eu", {"orders.shop.eu": id_})
+
+
+def test_a_commit_of_another_replica_heals_nothing() -> None:
+    ids = [WorkerId(ingestor="orders", topic="shop", replica=n, revision="r") for n in range(3)]
+    struck_writer("orders", {f"orders/{n}": id_ for n, id_ in enumerate(ids)})
 
 
 def test_only_one_strike_at_a_time_and_only_of_what_runs() -> None:
