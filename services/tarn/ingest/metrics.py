@@ -121,7 +121,8 @@ def to_metrics(registry: StatusRegistry) -> str:
     """The metrics of all ingestors."""
     lines = []
     statuses = {
-        f'ingestor="{name}",table="{status.table}"': status for name, status in registry.ingestors().items()
+        f'ingestor="{_label(name)}",table="{_label(status.table)}"': status
+        for name, status in registry.ingestors().items()
     }
     for name, kind, help_text, read in _VALUES:
         lines += _head(name, kind, help_text)
@@ -129,7 +130,7 @@ def to_metrics(registry: StatusRegistry) -> str:
             value = read(status)
             if value is not None:
                 lines.append(f"tarn_ingest_{name}{{{labels}}} {value}")
-    audits = {f'table="{table}"': found for table, found in registry.audits().items()}
+    audits = {f'table="{_label(table)}"': found for table, found in registry.audits().items()}
     for name, kind, help_text, measure in _AUDITS:
         lines += _head(f"audit_{name}", kind, help_text)
         lines += [f"tarn_ingest_audit_{name}{{{at}}} {measure(a)}" for at, a in audits.items() if a.at_ms]
@@ -143,6 +144,11 @@ def to_metrics(registry: StatusRegistry) -> str:
         lines += [f'{name}_bucket{{{labels},le="{b}"}} {n}' for b, n in zip(bounds, sums, strict=True)]
         lines += [f"{name}_sum{{{labels}}} {status.freshness.sum_s}", f"{name}_count{{{labels}}} {sums[-1]}"]
     return "\n".join(lines) + "\n"
+
+
+def _label(value: str) -> str:
+    """The value of a label as the format has it: a refused file has the name that somebody gave it."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _head(name: str, kind: str, help_text: str) -> list[str]:

@@ -104,6 +104,7 @@ class IngestorStatus:
         replica_of: name of the ingestor, if several readers share its topic; empty for the only one.
         replicas: number of these readers.
         ready: number of them that run.
+        missing: number of them that are not there: their writers died, or were not started yet.
     """
 
     state: State = State.STARTING
@@ -147,11 +148,12 @@ class IngestorStatus:
     replica_of: str = ""
     replicas: int = 1
     ready: int = 0
+    missing: int = 0
 
     @property
     def lag(self) -> int | None:
         """Offsets from the table to the log end, summed over all partitions; None while unknown."""
-        if not self.measured or set(self.ends) - set(self.committed):
+        if self.missing or not self.measured or set(self.ends) - set(self.committed):
             return None
         return sum(max(0, end - self.committed[p]) for p, end in self.ends.items())
 
@@ -160,6 +162,8 @@ class IngestorStatus:
         """Why the lag is unknown; empty if it is known."""
         if self.lag is not None:
             return ""
+        if self.missing:
+            return _away(self.missing, self.replicas)
         return f"the table or the topic could not be asked: {self.message or 'not yet'}"
 
     def to_json(self) -> dict[str, Any]:
@@ -254,6 +258,20 @@ def as_one(statuses: Sequence[IngestorStatus]) -> IngestorStatus:
         held_by=tuple(sorted({stream for one in statuses for stream in one.held_by})),
         ready=sum(one.ready for one in statuses),
     )
+
+
+def _whole(found: IngestorStatus, readers: int) -> IngestorStatus:
+    """The status of an ingestor with so many of its readers: with fewer than all, it does not run."""
+    missing = max(0, found.replicas - readers)
+    if not missing:
+        return found
+    if found.state in (State.RUNNING, State.FINISHED):
+        found = replace(found, state=State.STARTING, reason="", message=_away(missing, found.replicas))
+    return replace(found, missing=missing)
+
+
+def _away(missing: int, replicas: int) -> str:
+    return f"{missing} of {replicas} readers {'does' if missing == 1 else 'do'} not run"
 
 
 def _union(maps: Sequence[Mapping[int, int]]) -> dict[int, int]:
@@ -396,7 +414,7 @@ class StatusRegistry:
         found: dict[str, list[IngestorStatus]] = {}
         for name, status in self.readers().items():
             found.setdefault(status.replica_of or name, []).append(status)
-        return {name: as_one(statuses) for name, statuses in sorted(found.items())}
+        return {name: _whole(as_one(statuses), len(statuses)) for name, statuses in sorted(found.items())}
 
     def readers(self) -> dict[str, IngestorStatus]:
         """Statuses of all readers, by name: an ingestor has one, or as many as its spec has replicas."""

@@ -119,6 +119,13 @@ def test_a_condition_keeps_its_time_while_status_and_reason_hold() -> None:
     assert [one.since_ms for one in other.conditions] == [1_000, 3_000]
 
 
+def test_the_lag_is_unknown_while_a_reader_is_away() -> None:
+    both = [up("a/t/0@r1 Running"), up("a/t/1@r1 Running")]
+    assert made(wanted(replicas=2), both).facts == RUNS
+    for away in ([both[0]], [both[0], seen("a/t/1@r1 Ended")]):
+        assert made(wanted(replicas=2), away).facts == replace(RUNS, lag=None)
+
+
 def test_figures_alone_are_not_worth_a_write_at_once() -> None:
     first = made(wanted(), [up("a/t/0@r1 Running")])
     figures = made(wanted(), [up("a/t/0@r1 Running")], replace(RUNS, rows=8), former=first, now_ms=2_000)

@@ -333,6 +333,37 @@ def test_the_worst_state_of_the_readers_is_that_of_the_ingestor(state):
     assert page["lag"] is None, "what one of them has left is unknown"
 
 
+def test_what_a_reader_has_left_that_died_is_unknown():
+    """A writer that dies again and again is away for minutes, and nobody reads its partitions."""
+    found = crew({}, {}, {})
+    found.remove("orders/1")
+    status = found.ingestors()["orders"]
+    page = status.to_json()
+    assert (page["state"], page["readyReplicas"], page["replicas"]) == ("Starting", 2, 3)
+    assert (page["lag"], page["lagReason"]) == (None, "1 of 3 readers does not run")
+    assert 'tarn_ingest_running{ingestor="orders",table="a.b"} 0' in to_metrics(found)
+    assert "tarn_ingest_lag_offsets{" not in to_metrics(found)
+    found.remove("orders/2")
+    assert found.ingestors()["orders"].lag_reason == "2 of 3 readers do not run"
+    found.update("orders/0", state=State.STOPPED, reason="OffsetGap", message="gone")
+    assert found.ingestors()["orders"].to_json()["conditions"][0]["reason"] == "OffsetGap"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [('my "own".yaml', r"my \"own\".yaml"), ("a\\b.yaml", r"a\\b.yaml"), ("a\nb.yaml", r"a\nb.yaml")],
+)
+def test_a_file_of_any_name_leaves_the_metrics_readable(name: str, shown: str):
+    """One line that Prometheus cannot read, and it takes none of them."""
+    found = registry()
+    found.update(name, state=State.INVALID, reason="InvalidSpec")
+    found.update_audit(name, at_ms=1)
+    lines = to_metrics(found).splitlines()
+    assert f'tarn_ingest_running{{ingestor="{shown}",table=""}} 0' in lines
+    assert f'tarn_ingest_audit_findings{{table="{shown}"}} 0' in lines
+    assert f'tarn_ingest_freshness_seconds_count{{ingestor="{shown}",table=""}} 0' in lines
+
+
 def test_what_is_so_already_makes_no_new_status():
     found = StatusRegistry()
     assert found.update("orders") == IngestorStatus()
@@ -360,7 +391,8 @@ def test_the_counters_of_an_ingestor_are_those_of_all_its_readers():
     counters = {
         field.name
         for field in fields(IngestorStatus)
-        if field.type == "int" and field.name not in {"since_ms", "commit_at_ms", "replicas", "ready"}
+        if field.type == "int"
+        and field.name not in {"since_ms", "commit_at_ms", "replicas", "ready", "missing"}
     }
     assert {"rows", "commits", "events", "retired_rows", "retries"} <= counters
     found = StatusRegistry()

@@ -181,9 +181,9 @@ class KafkaTopics:
             counted = f"{sent.total()} messages were acknowledged, and others may be in the topic too"
             if isinstance(failed[0], _REFUSED):
                 raise InvalidError(
-                    f"Kafka refuses a message for topic {topic} ({failed[0]}): a compacted topic takes messages "
-                    "with a key only (--keys), and max.message.bytes of a topic is the most that it takes at "
-                    f"once; scripts/tarn topic describe {topic} shows its settings; {counted}",
+                    f"Kafka refuses a message for topic {topic} ({failed[0]}): a compacted topic takes "
+                    "messages with a key only (--keys), and max.message.bytes of a topic is the most that it "
+                    f"takes at once; scripts/tarn topic describe {topic} shows its settings; {counted}",
                     topic=topic,
                 ) from failed[0]
             reason = self._connection.error(

@@ -193,6 +193,8 @@ def report(
     """
     timing = timing or Timing()
     goal = frozenset(targets(wanted))
+    if goal - {one.id for one in workers if one.phase is not Phase.ENDED}:
+        facts = replace(facts, lag=None)  # of the partitions that nobody reads now, nothing is known
     ready = sum(one.ready and one.phase is Phase.RUNNING and one.id in goal for one in workers)
     refused = wanted.wish in (Wish.HOLD, Wish.STOP)
     found = (
