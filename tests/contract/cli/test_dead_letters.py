@@ -249,6 +249,18 @@ def test_each_data_file_is_read_once_however_many_batches_there_are(
     world.whole()
 
 
+def test_a_stream_that_began_at_no_time_of_a_calendar_is_replayed(world: World) -> None:
+    """The time is that of a snapshot, which is not before the one that another writer stated."""
+    world.ingest(WIDE)
+    world.lake.local.catalog.tables.commit(
+        world.lake.local._slot(NAME),
+        [],
+        [{"action": "set-properties", "updates": {"tarn.offsets.orders.since": str(2**62)}}],
+    )
+    done = world.replay()
+    assert (done.rows, done.older) == (6, 0)
+
+
 def test_another_replay_that_comes_first_is_seen(world: World) -> None:
     world.ingest(WIDE)
     others: list[Replayed] = []
