@@ -102,6 +102,20 @@ def test_bounds_are_told_per_topic_and_partition():
     assert offsets(log).bounds() == {"t": {0: (3, 6), 1: (0, 1)}}
 
 
+def test_the_bounds_of_one_topic_are_asked_for_without_the_others(monkeypatch):
+    """One that is just deleted, or has no leader, must not keep anybody from reading another one."""
+    log = Log({0: [3, 4, 5]})
+    asked = []
+    ends = log.end_offsets
+    monkeypatch.setattr(log, "topics", lambda: {"t", "broken"})
+    monkeypatch.setattr(
+        log, "end_offsets", lambda parts, timeout_ms: asked.extend(parts) or ends(parts, timeout_ms)
+    )
+    assert offsets(log).bounds_of("t") == {0: (3, 6)}
+    assert {part.topic for part in asked} == {"t"}
+    assert set(offsets(log).bounds()) == {"t", "broken"}
+
+
 def test_the_newest_of_all_partitions_counts_for_each_place():
     log = Log({0: list(range(100)), 1: list(range(50))})
     assert newest(log, {0: 100, 1: 50}, {0: 20, 1: 50}, {0: 20, 1: 10}) == (at(99), at(49), at(19))

@@ -38,18 +38,26 @@ class KafkaOffsets:
     def bounds(self) -> Mapping[str, Bounds]:
         """See `LogEnds.bounds`; omits the broker's internal topics."""
         with self._connection.errors("ask for the bounds of the topics", operation="DESCRIBE"):
-            topics = sorted(name for name in self._consumer.topics() if not name.startswith(INTERNAL))
-            parts = [
-                TopicPartition(topic, partition)
-                for topic in topics
-                for partition in sorted(self._consumer.partitions_for_topic(topic) or ())
-            ]
-            firsts = self._consumer.beginning_offsets(parts, timeout_ms=self._timeout_s * 1000)
-            ends = self._consumer.end_offsets(parts, timeout_ms=self._timeout_s * 1000)
+            return self._bounds(sorted(n for n in self._consumer.topics() if not n.startswith(INTERNAL)))
+
+    def bounds_of(self, topic: str) -> Bounds:
+        """Bounds of one topic; the others are not asked for. Raises as `bounds`."""
+        what = f"ask for the bounds of topic {topic}"
+        with self._connection.errors(what, operation="DESCRIBE", topic=topic):
+            return self._bounds([topic])[topic]
+
+    def _bounds(self, topics: Sequence[str]) -> dict[str, Bounds]:
+        parts = [
+            TopicPartition(topic, partition)
+            for topic in topics
+            for partition in sorted(self._consumer.partitions_for_topic(topic) or ())
+        ]
+        firsts = self._consumer.beginning_offsets(parts, timeout_ms=self._timeout_s * 1000)
+        ends = self._consumer.end_offsets(parts, timeout_ms=self._timeout_s * 1000)
         found: dict[str, dict[int, tuple[int, int]]] = {topic: {} for topic in topics}
         for part in parts:
             found[part.topic][part.partition] = (int(firsts[part]), int(ends[part]))
-        return found
+        return dict(found)
 
     def newest(
         self, topic: str, bounds: Bounds, places: Sequence[Mapping[int, int]]

@@ -93,6 +93,10 @@ class KafkaTopics:
         with closing(self._open_bounds()) as opened:
             return opened.bounds()
 
+    def _bounds_of(self, topic: str) -> Bounds:
+        with closing(self._open_bounds()) as opened:
+            return opened.bounds_of(topic)
+
     def details(self, topic: str) -> TopicDetails:
         """Everything about one topic.
 
@@ -106,7 +110,7 @@ class KafkaTopics:
         return TopicDetails(
             name=topic,
             topic_id=str(found["topic_id"]),
-            bounds=self.bounds().get(topic, {}),
+            bounds=self._bounds_of(topic),
             configs=configs,
         )
 
