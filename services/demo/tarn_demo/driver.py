@@ -43,6 +43,14 @@ BACKLOG_PAUSE_S = 0.5
 FULL_CHECK_S = 300.0
 WAIT_S_MIN, WAIT_S_MAX = 1.0, 10.0
 WAIT_PERSON_S = 30.0
+RACES_MAX = 5
+LOST_RACE = (
+    "CommitFailedException",
+    "conflicting files",
+    "conflicting deleted files",
+    "Missing required files to delete",
+)
+"""Iceberg's words for a commit that lost a race against another one."""
 HEARTBEAT_PATH = Path("/tmp/tarn-pipeline.json")  # noqa: S108 - the container's own tmpfs
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
@@ -99,19 +107,33 @@ def open_pipeline(spark: SparkSession, on_step: Callable[[Step], None]) -> Pipel
 
 
 def run_once(remote: str, on_step: Callable[[Step], None]) -> int:
-    """Bring silver and gold up to bronze; returns how many commits that took.
+    """Bring silver and gold up to what bronze holds now; returns how many commits that took.
+
+    What comes meanwhile is left to the next run: with a stream that plays there would be no end. Where
+    another pipeline was faster, it begins again at the position that the other one left.
 
     Raises:
         PositionError: bronze is not the one that silver was made from.
         TableMismatchError: a table has other columns.
-        PySparkException: Spark failed.
+        PySparkException: Spark failed, or others were faster `RACES_MAX` times.
     """
+    commits = 0
+
+    def counted(step: Step) -> None:
+        nonlocal commits
+        commits += 1
+        on_step(step)
+
     with session(remote) as spark:
-        pipeline = open_pipeline(spark, on_step)
-        total = 0
-        while commits := pipeline.cycle():
-            total += commits
-        return total
+        pipeline = open_pipeline(spark, counted)
+        for race in range(1, RACES_MAX + 1):
+            try:
+                pipeline.cycle()
+                break
+            except PySparkException as e:
+                if race == RACES_MAX or not any(mark in str(e) for mark in LOST_RACE):
+                    raise
+        return commits
 
 
 def follow(

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from structlog.testing import capture_logs
 
 from tarn_demo import driver
-from tarn_demo.driver import Pace, follow, run_once, write_heartbeat
+from tarn_demo.driver import RACES_MAX, Pace, follow, run_once, write_heartbeat
 from tarn_jobs.lake import TableMismatchError
 from tarn_jobs.pipeline import Step
 from tarn_jobs.position import PositionError
@@ -86,10 +86,29 @@ def _ignore(_step: Step) -> None:
     return None
 
 
-def test_once_runs_until_nothing_is_left(work: Work) -> None:
-    work.cycles = [5, 2]
-    assert run_once("sc://nowhere", _ignore) == 7
-    assert work.done == [5, 2, 0]
+def test_once_ends_although_the_stream_goes_on(work: Work) -> None:
+    work.cycles, work.brings = [5] * 40, [7] * 40
+    steps: list[Step] = []
+    assert run_once("sc://nowhere", steps.append) == len(steps) == 2
+    assert work.done == [5], "what comes meanwhile is the next run's"
+
+
+def test_once_begins_again_where_another_pipeline_was_faster(work: Work) -> None:
+    lost = "org.apache.iceberg.exceptions.ValidationException: Found conflicting files that can contain rows"
+    work.cycles, work.brings = [PySparkException(lost), 5], [7]
+    assert run_once("sc://nowhere", _ignore) == 2
+    assert (work.done, work.sessions) == ([5], 1)
+    work.cycles = [PySparkException(lost)] * 40
+    with pytest.raises(PySparkException, match="conflicting files"):
+        run_once("sc://nowhere", _ignore)
+    assert len(work.cycles) == 40 - RACES_MAX, "not without end"
+
+
+def test_once_repeats_nothing_that_failed_otherwise(work: Work) -> None:
+    work.cycles = [PySparkException("No space left on device"), 5]
+    with pytest.raises(PySparkException, match="No space left"):
+        run_once("sc://nowhere", _ignore)
+    assert work.done == []
 
 
 def test_a_cycle_runs_only_when_bronze_changed(work: Work) -> None:
