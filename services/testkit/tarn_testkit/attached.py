@@ -9,10 +9,11 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import RESTError
@@ -53,6 +54,8 @@ class AttachedLake:
         require_values(env)
         self.env = dict(env)
         self._ends = ExitStack()
+        # A connection keeps a socket for as long as somebody has its cursor, and suites ask again and again.
+        self._trinos: WeakSet[Any] = WeakSet()
         self._spark: SparkSession | None = None
         self._require_catalog()
         self._client = {
@@ -110,11 +113,23 @@ class AttachedLake:
             NotInProfileError: no Trino listens.
             SetupError: its client is not installed.
         """
+        connection = self._trino()
+        self._trinos.add(connection)
+        return connection.cursor()
+
+    def query(self, sql: str) -> list[list[Any]]:
+        """See `Backend.query`."""
+        with closing(self._trino()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(sql.strip().rstrip(";"))
+            return [list(row) for row in cursor.fetchall()]
+
+    def _trino(self) -> Any:
         where = urlsplit(self.env["TARN_TRINO_URI"])
         self._require_service("trino", where.hostname or "127.0.0.1", where.port or 8080)
         trino = _client("trino.dbapi", "trino")
         secret = self.env["TARN_TRINO_EXTRA_CREDENTIALS"].partition(":")
-        connection = trino.connect(
+        return trino.connect(
             host=where.hostname,
             port=where.port,
             http_scheme=where.scheme,
@@ -125,14 +140,6 @@ class AttachedLake:
             request_timeout=TRINO_S,
             timezone="UTC",
         )
-        self._ends.callback(connection.close)
-        return connection.cursor()
-
-    def query(self, sql: str) -> list[list[Any]]:
-        """See `Backend.query`."""
-        cursor = self.cursor()
-        cursor.execute(sql.strip().rstrip(";"))
-        return [list(row) for row in cursor.fetchall()]
 
     def spark(self) -> SparkSession:
         """See `Backend.spark`.
@@ -168,6 +175,8 @@ class AttachedLake:
 
     def close(self) -> None:
         """See `Backend.close`."""
+        for connection in list(self._trinos):
+            connection.close()
         self._ends.close()
 
     def _require_catalog(self) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -31,6 +33,7 @@ from tarn_testkit.errors import (
     WaitError,
 )
 from tarn_testkit.lake import Lake, Namespace
+from tarn_testkit.waiting import eventually
 
 SPEC = """
 apiVersion: tarn/v1
@@ -183,6 +186,64 @@ def test_keys_of_another_stack_are_named(tmp_path: Path) -> None:
             AttachedLake(values, faults=False)
     assert f"the catalog at {running.published} refuses what TARN_CATALOG_CREDENTIAL" in str(found.value)
     assert "scripts/tarn env > FILE, gives those of now" in str(found.value)
+
+
+class FakeTrino(BaseHTTPRequestHandler):
+    """Answers each statement with one row, and keeps the connections that clients keep."""
+
+    protocol_version = "HTTP/1.1"
+    opened: ClassVar[set[object]] = set()
+
+    def setup(self) -> None:
+        self.opened.add(self)
+        super().setup()
+
+    def finish(self) -> None:
+        super().finish()
+        self.opened.discard(self)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        column = {"name": "n", "type": "bigint", "typeSignature": {"rawType": "bigint", "arguments": []}}
+        found = {"id": "q", "infoUri": "", "columns": [column], "data": [[1]], "stats": {"state": "FINISHED"}}
+        data = json.dumps(found).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+def test_questions_to_trino_leave_no_connections_behind(tmp_path: Path) -> None:
+    """`lake.eventually(lambda: lake.trino.query(…))` asks five times a second."""
+    core = Core(store := FileStore(str(tmp_path / "lake")), WarehouseLayout(base=f"file://{store.root}"))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeTrino)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(core, tmp_path / "secrets") as running:
+        lake = AttachedLake(
+            dict.fromkeys(NAMES, "x")
+            | {
+                "TARN_CATALOG_URI": running.published,
+                "TARN_CATALOG_CREDENTIAL": running.credential,
+                "TARN_WAREHOUSE": "tarn",
+                "TARN_TRINO_URI": f"http://127.0.0.1:{server.server_address[1]}",
+                "TARN_TRINO_EXTRA_CREDENTIALS": "secret:x",
+            },
+            faults=False,
+        )
+        for _ in range(20):
+            assert lake.query("SELECT 1;") == [[1]]
+        eventually(lambda: not FakeTrino.opened, timeout_s=10, what="no connection is open")
+        cursors = [lake.cursor() for _ in range(3)]
+        for cursor in cursors:
+            assert cursor.execute("SELECT 1").fetchall() == [[1]]
+        eventually(lambda: len(FakeTrino.opened) == 3, timeout_s=10, what="one open for each cursor")
+        lake.close()
+        eventually(lambda: not FakeTrino.opened, timeout_s=10, what="no connection is open")
+    server.shutdown()
+    server.server_close()
 
 
 def test_a_wait_that_is_too_long_says_how_far_the_table_is_and_how_its_ingestor_is(
