@@ -24,6 +24,11 @@ FOREIGN = (
     "about it (docs/engines.md), or take a table of your own: lab.name(…) is its name."
 )
 
+ENDED = (
+    "Spark has ended this notebook's session: nobody used it for an hour, or Spark was started again. "
+    "Kernel, Restart Kernel; then go on from the top, with the cell lab.reset()."
+)
+
 _BY_CLASS = {
     "NameError": BEFORE,
     "NoSuchTableError": BEFORE,
@@ -39,6 +44,10 @@ _BY_CLASS = {
     "ConnectionError": AWAY,
     "UnavailableError": AWAY,
     "ForbiddenError": CLOSED,
+}
+_BY_CLASS_ALONE = {
+    # That of a call without an answer. What Spark has answered is one of its many subclasses, and says itself
+    # what is wrong.
     "SparkConnectGrpcException": AWAY,
 }
 _BY_CODE = {
@@ -48,6 +57,7 @@ _BY_CODE = {
     "SCHEMA_NOT_FOUND_EXCEPTION": BEFORE,
     "TABLE_ALREADY_EXISTS": TWICE,
     "TABLE_OR_VIEW_ALREADY_EXISTS": TWICE,
+    "INVALID_HANDLE": ENDED,
     "SERVER_STARTING_UP": AWAY,
     "CATALOG_NOT_AVAILABLE": AWAY,
     # Trino's words for what the catalog has refused are "Failed to create transaction".
@@ -64,6 +74,8 @@ def advice(error: BaseException) -> str:
         return CLOSED
     if code in _BY_CODE:
         return _BY_CODE[code]
+    if type(error).__name__ in _BY_CLASS_ALONE:
+        return _BY_CLASS_ALONE[type(error).__name__]
     for kind in type(error).__mro__:
         found = _BY_CLASS.get(kind.__name__)
         if found is not None:

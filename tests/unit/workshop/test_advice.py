@@ -10,9 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.errors.exceptions.connect import (
+    AnalysisException,
+    ParseException,
+    SparkConnectGrpcException,
+    SparkException,
+)
 
 from tarn.core.errors import ForbiddenError, UnavailableError
-from tarn.workshop.advice import AWAY, BEFORE, CLOSED, TWICE, advice
+from tarn.workshop.advice import AWAY, BEFORE, CLOSED, ENDED, TWICE, advice
 
 CELLS = {
     "open": "from tarn import workshop\nlab = workshop.open('02')",
@@ -103,9 +109,9 @@ class TrinoExternalError(Exception):
         self.error_name = error_name
 
 
-class AnalysisException(Exception):  # noqa: N818 - Spark's name
-    def getCondition(self) -> str:
-        return "TABLE_OR_VIEW_NOT_FOUND"
+def of_spark(kind: type[SparkConnectGrpcException], condition: str, message: str) -> Exception:
+    """An error of Spark Connect as its client raises it; without a condition none that Spark answered."""
+    return kind(message, errorClass=condition or None, messageParameters={} if condition else None)
 
 
 class Http503Error(Exception):
@@ -116,7 +122,12 @@ class Http503Error(Exception):
     ("error", "text"),
     [
         (TrinoUserError("line 1:14: Table 'tarn.ws_ada.prices' already exists"), TWICE),
-        (AnalysisException("The table or view `ws_ada`.`prices` cannot be found."), BEFORE),
+        (of_spark(AnalysisException, "TABLE_OR_VIEW_NOT_FOUND", "The table or view `prices`"), BEFORE),
+        (of_spark(AnalysisException, "UNRESOLVED_COLUMN.WITH_SUGGESTION", "A column `delay` cannot"), ""),
+        (of_spark(ParseException, "PARSE_SYNTAX_ERROR", "Syntax error at or near 'SELEC'"), ""),
+        (of_spark(SparkException, "", "Job aborted"), ""),
+        (of_spark(SparkException, "INVALID_HANDLE.SESSION_CLOSED", "Session was closed."), ENDED),
+        (of_spark(SparkConnectGrpcException, "", "failed to connect to all addresses"), AWAY),
         (Http503Error("error 503"), AWAY),
         (ForbiddenError("user jupyter may not create topic flight-events"), CLOSED),
         (TrinoExternalError("ICEBERG_CATALOG_ERROR", "Failed to create transaction"), CLOSED),
