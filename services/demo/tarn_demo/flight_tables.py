@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pyiceberg.table import Table
 
 from tarn.cli.clients.lake import RestLake, newest_offsets
-from tarn.core.errors import NoSuchTableError
+from tarn.core.errors import DataError, NoSuchTableError
 from tarn_demo.flights.events import Kind
 from tarn_demo.loading import GOLD_TABLES, LayerProgress
 from tarn_jobs import position
@@ -56,10 +56,19 @@ class FlightTables(RestLake):
         return self._or_empty(work, BRONZE)
 
     def _layer(self, name: str) -> LayerProgress:
+        """How far a table of the pipeline is.
+
+        Raises:
+            DataError: its position is gone or unreadable, which stops the pipeline too; says what to do.
+        """
+
         def work() -> LayerProgress:
             table = self._load(name)
-            text = _newest(table)
-            done = position.Position.from_json(text) if text is not None else None
+            try:
+                text = _newest(table)
+                done = position.Position.from_json(text) if text is not None else None
+            except position.PositionError as e:
+                raise DataError(f"{name}: {e}", table=name) from e
             return LayerProgress(rows=_rows(table), next=dict(done.next) if done is not None else {})
 
         return self._or_empty(work, name)
