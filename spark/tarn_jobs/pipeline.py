@@ -17,7 +17,16 @@ from pyspark.sql import functions as fn
 
 from tarn_jobs import statements, transforms
 from tarn_jobs.lake import Lake
-from tarn_jobs.position import PROPERTY, Position, Range, Snapshot, is_followed, newest, next_range
+from tarn_jobs.position import (
+    PROPERTY,
+    Position,
+    Range,
+    Snapshot,
+    descends,
+    is_followed,
+    newest,
+    next_range,
+)
 from tarn_jobs.schema import (
     ADDED,
     BRONZE,
@@ -178,7 +187,7 @@ class Pipeline:
         for gold in GOLD:
             at, reached = newest(snapshots[gold.table.name])
             done = Position.from_json(reached) if reached is not None else None
-            if done is not None and done.source == available.source and done.covers(available):
+            if done is not None and _has_all_of(done, available, snapshots[SILVER.name]):
                 continue
             since = _changes_since(done, available, snapshots[SILVER.name], share=self.remade_share)
             behind.setdefault(since, []).append(_Behind(gold=gold, at=at, done=done))
@@ -239,6 +248,20 @@ class _Behind:
     gold: Gold
     at: Snapshot | None
     done: Position | None
+
+
+def _has_all_of(done: Position, available: Position, silver: list[Snapshot]) -> bool:
+    """Return whether gold at `done` holds what silver at `available` does, by its offsets and by what it is of.
+
+    A silver that was dropped and made again, or was rolled back, reaches the same offsets by other commits.
+    One that has not got so far yet, or was looked at before another pipeline's commits, changes nothing.
+    """
+    if done.source != available.source or not done.covers(available):
+        return False
+    if done.made_from is None or not available.covers(done):
+        return True
+    assert available.made_from is not None
+    return descends(silver, after=done.made_from, until=available.made_from)
 
 
 def _changes_since(

@@ -179,13 +179,25 @@ def is_followed(snapshots: Iterable[Snapshot], *, after: int, until: int) -> boo
         after: the earlier snapshot.
         until: the later one; false if it is no descendant of `after`.
     """
+    line = _line(snapshots, after=after, until=until)
+    return line is not None and all(s.delete_files == 0 for s in line)
+
+
+def descends(snapshots: Iterable[Snapshot], *, after: int, until: int) -> bool:
+    """Return whether a snapshot is another one or its known descendant; arguments as for `is_followed`."""
+    return _line(snapshots, after=after, until=until) is not None
+
+
+def _line(snapshots: Iterable[Snapshot], *, after: int, until: int) -> list[Snapshot] | None:
+    """Return the snapshots from `until` back to `after`, both included; None if they are not in one line."""
     by_id = {s.id: s for s in snapshots}
-    at = by_id.get(until)
-    while at is not None and at.delete_files == 0:
+    at, line = by_id.get(until), list[Snapshot]()
+    while at is not None:
+        line.append(at)
         if at.id == after:
-            return True
+            return line
         at = by_id.get(at.parent) if at.parent is not None else None
-    return False
+    return None
 
 
 def next_range(done: Position | None, available: Position, *, offsets_max: int) -> Range | None:

@@ -1,14 +1,16 @@
-"""How far a cycle brings silver before it makes gold, while bronze grows; the steps are tested on Spark."""
+"""How far a cycle brings silver, and which gold it makes; the steps are tested on Spark."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from tarn.core.offsets import OffsetMap, TopicIdentity
 from tarn_jobs.pipeline import Pipeline, Step
 from tarn_jobs.position import PROPERTY, Position, Range, Snapshot
-from tarn_jobs.schema import ADDED, BRONZE, SILVER
+from tarn_jobs.schema import ADDED, BRONZE, GOLD, SILVER
 
 SOURCE = TopicIdentity(cluster="c", topic="flight-events", topic_id="t")
 ENOUGH = 40
@@ -111,3 +113,73 @@ def test_an_empty_bronze_is_no_work() -> None:
     steps = cycle(lake)
     assert steps == [("gold", 0)]
     assert lake.looks == 1
+
+
+@dataclass
+class Made:
+    """Tables of a lake: silver as it is, and every gold table at one position."""
+
+    silver: list[Snapshot]
+    gold: Position
+
+    def snapshots_of(self, tables: list[str], entry: str) -> dict[str, list[Snapshot]]:
+        gold = [Snapshot(id=100, parent=None, value=self.gold.to_json(), current=True)]
+        return {SILVER.name: self.silver, **{table.table.name: gold for table in GOLD}}
+
+
+@dataclass(slots=True, kw_only=True)
+class Gilded(Pipeline):
+    """A pipeline that notes since which snapshot of silver it would bring gold up."""
+
+    since: list[int | None] = field(default_factory=list)
+
+    def _gold_since(self, since: int | None, tables: Any, available: Position) -> None:
+        assert len(tables) == len(GOLD)
+        self.since.append(since)
+
+
+def _at(offset: int, made_from: int | None = None) -> Position:
+    source = (("cluster", "c"), ("table", "s3://tarn/x"), ("topic", "flight-events"), ("topic-id", "t"))
+    return Position(source=source, next=((0, offset),), made_from=made_from)
+
+
+def _silver(*commits: tuple[int, int | None, int | None], deletes: int = 0) -> list[Snapshot]:
+    """Snapshots of silver by id, parent and offset; the last one is the current one."""
+    return [
+        Snapshot(
+            id=id_,
+            parent=parent,
+            value=None if offset is None else _at(offset).to_json(),
+            current=number == len(commits),
+            delete_files=deletes,
+        )
+        for number, (id_, parent, offset) in enumerate(commits, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("silver", "gold", "since"),
+    [
+        (_silver((1, None, 90), (2, 1, 100)), _at(100, 2), []),
+        (_silver((1, None, 90), (2, 1, 100)), _at(90, 1), [1]),
+        # A commit of maintenance, or by hand, waits for the next offsets.
+        (_silver((2, None, 100), (3, 2, None)), _at(100, 2), []),
+        (_silver((2, None, 100), (3, 2, None), deletes=1), _at(100, 2), []),
+        # Dropped and made again; while it is made, gold stays as it is.
+        (_silver((7, None, 60)), _at(100, 2), []),
+        (_silver((7, None, 60), (8, 7, 100)), _at(100, 2), [None]),
+        # Rolled back to before a commit, and brought up again.
+        (_silver((1, None, 90), (2, 1, 100), (3, 1, 100)), _at(100, 2), [None]),
+        # Looked at before another pipeline had moved both.
+        (_silver((1, None, 90)), _at(100, 2), []),
+        # Of an earlier version, which did not note what it was made from.
+        (_silver((1, None, 100)), _at(100), []),
+    ],
+)
+def test_gold_is_of_the_silver_that_there_is(
+    silver: list[Snapshot], gold: Position, since: list[int | None]
+) -> None:
+    untyped: Any = Made(silver=silver, gold=gold)
+    pipeline = Gilded(lake=untyped)
+    assert pipeline._all_gold() == len(since) * len(GOLD)
+    assert pipeline.since == since

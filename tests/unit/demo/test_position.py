@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from tarn.core import position as everyones
 from tarn.core.offsets import OffsetMap, TopicIdentity
 from tarn_jobs.pipeline import is_remade
-from tarn_jobs.position import Position, PositionError, Snapshot, is_followed, newest, next_range
+from tarn_jobs.position import (
+    Position,
+    PositionError,
+    Snapshot,
+    descends,
+    is_followed,
+    newest,
+    next_range,
+)
 
 SOURCE = (("cluster", "c"), ("table", "s3://tarn/x"), ("topic", "flight-events"), ("topic-id", "t"))
 offsets = st.dictionaries(st.integers(0, 7), st.integers(0, 10**12), max_size=8)
@@ -179,6 +187,8 @@ def test_changes_are_not_followed_over_delete_files(of: int, followed: bool) -> 
     """From 2 to 4; the manifest of those that 2 had may still be in 3."""
     history = [_snapshot(n, n - 1 or None, delete_files=1 if n == of else 0) for n in (1, 2, 3, 4, 5)]
     assert is_followed(history, after=2, until=4) is followed
+    assert descends(history, after=2, until=4), "whatever delete files there are"
+    assert not descends(history, after=4, until=2)
 
 
 def test_the_nearest_ancestor_with_a_value_counts() -> None:
