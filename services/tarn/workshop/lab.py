@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tarn.core.errors import InvalidError, TarnError, UnavailableError
 from tarn.workshop import progress as shown
 from tarn.workshop.advice import advice, advise_readers
-from tarn.workshop.notebooks import Notebook, notebook
+from tarn.workshop.notebooks import NOTEBOOKS, Notebook, notebook
 from tarn.workshop.running import watch_cells
 from tarn.workshop.settings import WorkshopSettings, read_settings, require_student
 from tarn.workshop.verdict import Verdict, wrong
@@ -432,12 +432,16 @@ class Lab:
     def reset(self) -> None:
         """Drop what this notebook made for this student: ingestors, tables, topics. Repeatable.
 
+        Names that were asked for here go too, but for those of other notebooks: to ask about what one of them
+        has made makes it none of this one's.
+
         Raises:
             UnavailableError: a service does not answer.
         """
         from tarn.workshop.cleaning import clean
 
-        names = sorted({*self.about.names, *self._named})
+        others = {name for one in NOTEBOOKS.values() if one is not self.about for name in one.names}
+        names = sorted({*self.about.names, *(self._named - others)})
         cleaned = clean(self, names)
         self.say(f"dropped: {', '.join(cleaned.dropped)}" if cleaned.dropped else "there was nothing to drop")
         if cleaned.left:

@@ -12,6 +12,7 @@ import pytest
 from tarn.core.errors import InvalidError, NotFoundError, UnavailableError
 from tarn.workshop import Lab, Verdict, right, wrong
 from tarn.workshop import open as open_lab
+from tarn.workshop.cleaning import Cleaned
 from tarn.workshop.notebooks import NOTEBOOKS, notebook
 from tarn.workshop.progress import progress, until
 from tarn.workshop.settings import WorkshopSettings
@@ -70,6 +71,22 @@ def test_opening_says_what_for_how_long_and_who(
     assert open_lab("03", student="eve").student == "eve"
     monkeypatch.delenv("TARN_WORKSHOP_SIZE")
     assert open_lab("03").size == 1.0
+
+
+def test_a_reset_leaves_alone_what_other_notebooks_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def clean(_: Lab, names: list[str]) -> Cleaned:
+        asked.extend(names)
+        return Cleaned()
+
+    monkeypatch.setattr("tarn.workshop.cleaning.clean", clean)
+    lab = Page(monkeypatch).lab
+    for name in (lab.name("departures"), lab.topic("payments"), lab.ingestor("events"), lab.name("mine")):
+        assert "ada" in name
+    lab.topic("orders")
+    lab.reset()
+    assert asked == sorted([*NOTEBOOKS["03"].names, "mine"])
 
 
 def test_the_token_of_spark_in_the_address_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
