@@ -32,7 +32,7 @@ def messages_of(rows: Iterable[Row], *, key: Key = None) -> list[Message]:
     Args:
         rows: the rows.
         key: name of the column whose text is the key of the message, or what makes the key of a row; None: no
-            message has a key.
+            message has a key, as none has whose column is None.
 
     Raises:
         InvalidRowsError: a row cannot be a message; names its number, from 0.
@@ -72,4 +72,5 @@ def _key(row: Row, key: Key, number: int) -> bytes | None:
         return key(row)
     if not isinstance(row, Mapping) or key not in row:
         raise InvalidRowsError(f"row {number} has no column {key!r} to be the key: {row!r:.200}")
-    return str(row[key]).encode()
+    value = row[key]
+    return None if value is None else str(value).encode()

@@ -37,6 +37,8 @@ def test_texts_and_bytes_are_sent_as_they_are() -> None:
 
 def test_a_key_is_a_column_or_is_made() -> None:
     assert messages_of([{"id": 7}], key="id")[0].key == b"7"
+    nulls = messages_of([{"id": None}, {"id": ""}, {"id": 0}], key="id")
+    assert [one.key for one in nulls] == [None, b"", b"0"], "a null is no key, and not the text None"
     assert [one.key for one in messages_of(["a", "b"], key=lambda row: str(row).encode())] == [b"a", b"b"]
 
 
