@@ -112,7 +112,7 @@ def replay(
     """Play the year in the order of events, going on where the topic ends; stop it with Ctrl-C."""
     from tarn_demo.flights.pace import HeadStart
     from tarn_demo.flights.producer import Topic, ends_in
-    from tarn_demo.flights.resume import is_finished, is_of_another_stream, plan
+    from tarn_demo.flights.resume import is_finished, is_forgotten, is_of_another_stream, plan
 
     pace = HeadStart(head_start, _pace(speed, rate))
     if check:
@@ -125,7 +125,14 @@ def replay(
     if only_own and is_of_another_stream(tails, fingerprint=stream.fingerprint):
         out.print("The topic ends with another play (other shares or seed), which is left alone.")
         return
-    play = plan(tails, ends, fingerprint=stream.fingerprint, again=again)
+    forgotten = is_forgotten(tails, topic.first_offsets())
+    if forgotten and not again:
+        out.print(
+            "Kafka has deleted the last messages of the topic, so nobody knows how far the year was played; "
+            "scripts/tarn demo load sends what the lake lacks, and demo replay --again begins once more."
+        )
+        return
+    play = plan({} if forgotten else tails, ends, fingerprint=stream.fingerprint, again=again)
     if is_finished(play, ends):
         out.print("The year has been played; --again begins once more.")
         return

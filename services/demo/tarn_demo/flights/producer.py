@@ -70,11 +70,24 @@ class Topic:
             UnavailableError: Kafka does not answer, or there is no such topic.
             ForbiddenError: the user lacks a right on the topic.
         """
-        with self._errors("ask for the end of", operation="DESCRIBE"):
+        return self._offsets("end")
+
+    def first_offsets(self) -> dict[int, int]:
+        """Per partition the offset of its first message, or of the next one if it has none.
+
+        Raises:
+            UnavailableError: Kafka does not answer, or there is no such topic.
+            ForbiddenError: the user lacks a right on the topic.
+        """
+        return self._offsets("beginning")
+
+    def _offsets(self, which: str) -> dict[int, int]:
+        with self._errors(f"ask for the {which} of", operation="DESCRIBE"):
             consumer = self._connection.consumer(enable_auto_commit=False)
             try:
-                ends = consumer.end_offsets([TopicPartition(self.name, p) for p in self._partitions()])
-                return {at.partition: int(end) for at, end in sorted(ends.items())}
+                ask = consumer.end_offsets if which == "end" else consumer.beginning_offsets
+                found = ask([TopicPartition(self.name, p) for p in self._partitions()])
+                return {at.partition: int(offset) for at, offset in sorted(found.items())}
             finally:
                 consumer.close()
 

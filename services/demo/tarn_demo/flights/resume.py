@@ -110,3 +110,13 @@ def is_finished(play: ReplayPass, ends: tuple[int, ...]) -> bool:
 def is_of_another_stream(tails: Mapping[int, ReplayMarker | None], *, fingerprint: str) -> bool:
     """Whether the topic ends with a pass over another stream: other noise rates, or another seed."""
     return any(m is not None and m.fingerprint != fingerprint for m in tails.values())
+
+
+def is_forgotten(tails: Mapping[int, ReplayMarker | None], firsts: Mapping[int, int]) -> bool:
+    """Whether nobody knows how far the topic was played: Kafka has deleted the last messages of a partition.
+
+    Args:
+        tails: per partition the marker of its newest marked message; None if it has none.
+        firsts: per partition the offset of its first message, or of the next one if it has none.
+    """
+    return any(marker is None and firsts[partition] > 0 for partition, marker in tails.items())
