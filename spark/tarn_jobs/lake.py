@@ -181,14 +181,16 @@ class Lake:
         Not as SQL over a temporary view: Spark 4.1 fails to plan a MERGE over a view that reads tables.
 
         Args:
-            merge: the target, the join condition, and which rows are updated to what.
+            merge: the target, the join condition, which rows are updated to what, and what is inserted.
             source: the source rows.
             summary: entries of the snapshot summary.
         """
         into = source.alias(SOURCE).mergeInto(self.name(merge.table), fn.expr(merge.on))
         into = into.whenMatched(fn.expr(merge.when)).update({c: fn.expr(e) for c, e in merge.updates.items()})
+        # Not all columns of the target: somebody may have added one, which the source does not have.
+        row = {c: fn.expr(f"{SOURCE}.`{c}`") for c in merge.inserts}
         with self._summary(summary):
-            into.whenNotMatched().insertAll().merge()
+            into.whenNotMatched().insert(row).merge()
 
     def replace(
         self, table: str, rows: DataFrame, summary: Mapping[str, str], *, since: int | None = None

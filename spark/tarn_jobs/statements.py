@@ -15,19 +15,21 @@ SOURCE = "s"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """A MERGE that inserts unmatched source rows.
+    """A MERGE that inserts unmatched source rows; a column of the target that it does not name becomes null.
 
     Attributes:
         table: the target.
         on: the join condition.
         when: which matched rows are updated; the others stay as they are.
         updates: column to expression for those rows.
+        inserts: columns that an unmatched row sets, named alike in the source.
     """
 
     table: str
     on: str
     when: str
     updates: dict[str, str]
+    inserts: tuple[str, ...]
 
 
 def create_table(table: Table, name: str) -> str:
@@ -107,7 +109,13 @@ def merge_silver(hours_us: tuple[int, int]) -> Merge:
         news.append(f"{first} AND {SOURCE}.{heard(kind).name} IS NOT NULL")
         for c in columns_set_by(kind):
             updates[c.name] = f"CASE WHEN {first} THEN {SOURCE}.{c.name} ELSE {t}.{c.name} END"
-    return Merge(table=SILVER.name, on=" AND ".join(on), when=" OR ".join(news), updates=updates)
+    return Merge(
+        table=SILVER.name,
+        on=" AND ".join(on),
+        when=" OR ".join(news),
+        updates=updates,
+        inserts=SILVER.names,
+    )
 
 
 def _short(table: Table) -> str:
