@@ -49,6 +49,13 @@ WRONG = {
         ),
         (
             _MAKE.format(
+                "SELECT dest, max(flights) AS flights FROM gold.delays_by_route r "
+                "GROUP BY 1 ORDER BY sum(r.flights) DESC LIMIT 5"
+            ),
+            "flights in your table",
+        ),
+        (
+            _MAKE.format(
                 "SELECT dest, sum(flights) AS flights FROM gold.delays_by_route GROUP BY 1 ORDER BY 2 LIMIT 5"
             ),
             "is not among the 5 destinations",

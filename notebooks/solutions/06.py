@@ -33,7 +33,7 @@ WRONG = {
         ("answer = prices.snapshots()[0]\n", "asked for is a snapshot's id"),
     ],
     "exercise-2": [
-        ("answer = AUDIT\n", "it lets a price below zero go out"),
+        ("answer = AUDIT\n", "it lets prices of zero and below go out"),
         (
             _AUDIT.format(what="count(*)", where="WHERE price NOT BETWEEN 0.01 AND 50"),
             "it lets a product without a price go out",
@@ -41,6 +41,14 @@ WRONG = {
         (
             _AUDIT.format(what="count(*)", where="WHERE price BETWEEN 0.01 AND 50"),
             "it stops the good delivery",
+        ),
+        (
+            _AUDIT.format(what="count(*)", where="WHERE price IS NULL OR price NOT BETWEEN 1 AND 10"),
+            "it stops the good delivery",
+        ),
+        (
+            _AUDIT.format(what="count(*)", where="WHERE price IS NULL OR price < 0 OR price > 50"),
+            "it counts 1 of 2 bad rows on the branch refund",
         ),
         (_AUDIT.format(what="*", where="WHERE price > 50"), "is not one whole number"),
         ('answer = f"SELECT count(*) FROM {PRICES} WHERE price > 50"\n', "no {branch} in the statement"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import random
 import statistics
@@ -19,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
@@ -26,8 +28,9 @@ from pyiceberg.types import DoubleType, StringType
 
 from tarn.core.object_store import StoreRefusedError
 from tarn.workshop import Verdict, anatomy, scratch
-from tarn.workshop.checks import nb00, nb01, nb02, nb03, nb04, nb05, nb07, nb08, nb09, nb11
+from tarn.workshop.checks import nb00, nb01, nb02, nb03, nb04, nb05, nb06, nb07, nb08, nb09, nb11
 from tarn.workshop.lab import Lab
+from tests.support.workshop import read, source
 
 AN_HOUR = timedelta(hours=1)
 
@@ -89,23 +92,43 @@ def test_a_near_destination_is_said_to_be_near(routes: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dests", "words"),
+    ("dests", "flights", "words"),
     [
-        (["MIA", "ORD", "BOS", "SFO", "IAD"], ""),
-        (["IAD", "SFO", "BOS", "ORD", "MIA"], ""),
-        (["MIA", "ORD", "BOS", "SFO", "PHL"], "PHL is not among the 5 destinations"),
-        (["MIA", "MIA", "ORD", "SFO", "BOS"], "more than once"),
-        (["MIA", "ORD"], "the table has 2 rows"),
+        (["MIA", "ORD", "BOS", "SFO", "IAD"], [70, 60, 60, 50, 20], ""),
+        (["IAD", "SFO", "BOS", "ORD", "MIA"], [20, 50, 60, 60, 70], ""),
+        (["MIA", "ORD", "BOS", "SFO", "PHL"], [70, 60, 60, 50, 1], "PHL is not among the 5 destinations"),
+        (["MIA", "MIA", "ORD", "SFO", "BOS"], [40, 30, 60, 50, 60], "more than once"),
+        (["MIA", "ORD"], [70, 60], "the table has 2 rows"),
+        (["MIA", "ORD", "BOS", "SFO", "IAD"], [40, 60, 30, 50, 20], "MIA has 40 flights in your table"),
+        (["MIA", "ORD", "BOS", "SFO", "IAD"], [71, 60, 60, 50, 20], "MIA has 71 flights in your table"),
+        (["MIA", "ORD", "BOS", "SFO", "IAD"], [70, None, 60, 50, 20], "ORD has nan flights in your table"),
     ],
 )
-def test_a_table_of_ones_own_has_the_busiest_in_any_order(routes: Lab, dests: list[str], words: str) -> None:
-    made = pa.table({"dest": dests, "flights": list(range(len(dests)))})
+def test_a_table_of_ones_own_has_the_busiest_in_any_order(
+    routes: Lab, dests: list[str], flights: list[int | None], words: str
+) -> None:
+    made = pa.table({"dest": dests, "flights": pa.array(flights, pa.int64())})
     routes.catalog.create_table("ws_ada.favourites", made.schema).append(made)
     verdict = nb00.exercise_2(routes, "ws_ada.favourites")
     if words:
         refused(verdict, words)
     else:
         taken(verdict)
+
+
+def test_flights_are_those_of_the_moment_at_which_the_table_was_made(routes: Lab) -> None:
+    """The lake goes on between the statement and the check, and gold keeps a part of its past."""
+    gold = routes.catalog.load_table("gold.delays_by_route")
+    was = gold.scan().to_arrow()
+    made = pa.table({"dest": ["MIA", "ORD", "BOS", "SFO", "IAD"], "flights": [70, 60, 60, 50, 20]})
+    routes.catalog.create_table("ws_ada.favourites", made.schema).append(made)
+    more = pc.add(was["flights"], pa.scalar(1, pa.int64()))
+    now = was.set_column(was.schema.get_field_index("flights"), "flights", more)
+    gold.overwrite(now)
+    taken(nb00.exercise_2(routes, "ws_ada.favourites"))
+    own = routes.catalog.load_table("ws_ada.favourites")
+    own.overwrite(made.set_column(1, "flights", pa.array([70, 61, 60, 50, 20], pa.int64())))
+    refused(nb00.exercise_2(routes, "ws_ada.favourites"), "flights in your table")
 
 
 # -- 01
@@ -417,6 +440,52 @@ def test_each_event_once_may_name_every_column_of_bronze() -> None:
 @pytest.mark.parametrize("answer", [mixed, first_that_is_not_null])
 def test_an_event_that_is_put_together_of_several_messages_is_refused(answer: Callable[[Any], Any]) -> None:
     refused(nb05.exercise_2(lab_of(spark=SparkOfPandas()), answer), "of different messages")
+
+
+# -- 06
+
+
+@pytest.fixture
+def deliveries(catalog: Catalog) -> Lab:
+    """The four deliveries of the notebook, each on its branch; Trino counts by a condition in pandas' words."""
+    cells = [source(cell) for cell in read("06_time_travel.ipynb")["cells"]]
+    (cell,) = [text for text in cells if text.startswith("deliveries = {")]
+    rows: dict[str, dict[str, Any]] = ast.literal_eval(cell.partition("= ")[2].partition("\n}\n")[0] + "}")
+    shape = pa.schema([("product", pa.string()), ("price", pa.float64())])
+    table = catalog.create_table("ws_ada.prices", shape)
+    table.append(pa.table({"product": ["tea"], "price": [4.5]}, shape))
+    listed = {}
+    for branch, delivered in rows.items():
+        table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, branch).commit()
+        table.append(pa.table(delivered, shape), branch=branch)
+        listed[branch] = pd.DataFrame({"price": [4.5, *delivered["price"]]}, dtype=float)
+
+    def trino(statement: str) -> pd.DataFrame:
+        branch, _, condition = statement.partition(": ")
+        return pd.DataFrame({"n": [len(listed[branch].query(condition))]})
+
+    return lab_of(catalog, trino=trino)
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("price.isna() or price < 0.01 or price > 50", ""),
+        ("not (price >= 0.01 and price <= 50)", ""),
+        ("price > 50", "it lets prices of zero and below go out"),
+        ("price < 0.01 or price > 50", "it lets a product without a price go out"),
+        ("price.isna() or price < 0 or price > 50", "it counts 1 of 2 bad rows on the branch refund"),
+        ("price.isna() or price <= 0 or price > 500", "it counts 1 of 2 bad rows on the branch cents"),
+        ("price.isna() or price < 0.01 or price >= 50", "it stops the good delivery"),
+        ("price.isna() or price < 1 or price > 50", "it stops the good delivery"),
+    ],
+)
+def test_an_audit_has_the_bounds_that_were_asked_for(deliveries: Lab, condition: str, words: str) -> None:
+    verdict = nb06.exercise_2(deliveries, f"{{branch}}: {condition}")
+    if words:
+        refused(verdict, words)
+    else:
+        taken(verdict)
 
 
 # -- 07

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from tarn.workshop.verdict import Verdict, right, wrong
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
     from tarn.workshop.lab import Lab
 
 ROUTES = "gold.delays_by_route"
 TOP = 5
+AROUND_MS = 120_000
+"""A statement may take so long, and clocks of engines may differ."""
 
 
 def exercise_1(lab: Lab, answer: Any) -> Verdict:
@@ -44,11 +50,12 @@ def exercise_2(lab: Lab, answer: Any) -> Verdict:
     if answer != name:
         return wrong(f"answer is {answer!r}, asked for is the name of your table, {name!r}")
     try:
-        found = lab.catalog.load_table(name).scan().to_pandas()
+        own = lab.catalog.load_table(name)
     except NoSuchTableError:
         return wrong(
             f"there is no table {name}", f"a statement that makes one begins with CREATE TABLE {name} AS."
         )
+    found = own.scan().to_pandas()
     if missing := [column for column in ("dest", "flights") if column not in found.columns]:
         return wrong(f"the column {missing[0]} is missing; the table has {', '.join(found.columns)}")
     if len(found) != TOP:
@@ -58,8 +65,8 @@ def exercise_2(lab: Lab, answer: Any) -> Verdict:
             "a destination is there more than once",
             f"{ROUTES} has a row for each origin: GROUP BY dest, and sum(flights).",
         )
-    routes = lab.catalog.load_table(ROUTES).scan(selected_fields=("dest", "flights")).to_pandas()
-    total = routes.groupby("dest")["flights"].sum()
+    routes = lab.catalog.load_table(ROUTES)
+    total = _flights(routes, None)
     # The lake goes on between the statement and this look: a few flights may decide about a place.
     least = 0.9 * total.nlargest(TOP).min() - 1
     few = [dest for dest in found["dest"] if total.get(dest, 0) < least]
@@ -68,6 +75,38 @@ def exercise_2(lab: Lab, answer: Any) -> Verdict:
             f"{few[0]} is not among the {TOP} destinations with most flights",
             "ORDER BY the sum, the largest first: DESC.",
         )
+    if other := _of_no_moment(found, own, routes):
+        return wrong(
+            f"{other[0]} has {other[1]} flights in your table, and it had another number when you made it",
+            f"{ROUTES} has a row for each origin: sum(flights), GROUP BY dest.",
+        )
     return right(
         f"{name} is an Iceberg table like those of the lake, and yours: Spark and pyiceberg read it, too."
     )
+
+
+def _flights(routes: Table, snapshot_id: int | None) -> pd.Series[Any]:
+    """Destination to its flights, over all origins, at a snapshot; None: now."""
+    rows = routes.scan(snapshot_id=snapshot_id, selected_fields=("dest", "flights")).to_pandas()
+    return rows.groupby("dest")["flights"].sum()
+
+
+def _of_no_moment(found: pd.DataFrame, own: Table, routes: Table) -> tuple[str, Any] | None:
+    """A destination and its flights, if the flights are those of no moment around the one of the table.
+
+    The lake goes on between the statement, its commit and this look. If that past is gone, all flights pass.
+    """
+    made = own.current_snapshot()
+    if made is None:
+        return None
+    kept = sorted(routes.metadata.snapshots, key=lambda one: one.timestamp_ms)
+    before = [one for one in kept if one.timestamp_ms < made.timestamp_ms - AROUND_MS]
+    if not before and all(one.parent_snapshot_id is not None for one in kept):
+        return None
+    near = [one for one in kept if abs(one.timestamp_ms - made.timestamp_ms) <= AROUND_MS]
+    given = pd.to_numeric(found.set_index("dest")["flights"], errors="coerce")
+    sums = [_flights(routes, one.snapshot_id).reindex(given.index) for one in (*before[-1:], *near)]
+    if not sums or any((given == then).all() for then in sums):
+        return None
+    dest = given.index[given != sums[-1]][0] if (given != sums[-1]).any() else given.index[0]
+    return str(dest), found.set_index("dest")["flights"][dest]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FINE = "fine"
 FAULTS = {
     "cents": "prices in cents, which are far too high",
-    "refund": "a price below zero",
+    "refund": "prices of zero and below",
     "no_price": "a product without a price",
 }
 """Branch with a delivery that must not go out, and what is wrong about it."""
@@ -27,6 +27,8 @@ HINTS = {
     "no_price": "price > 50 is neither true nor false for null, so WHERE drops the row: say price IS NULL.",
 }
 HOLE = "{branch}"
+LEAST = 0.01
+"""No product costs less."""
 
 
 def exercise_1(lab: Lab, answer: Any) -> Verdict:
@@ -77,6 +79,11 @@ def exercise_2(lab: Lab, answer: Any) -> Verdict:
         if branch != FINE and not count:
             return wrong(
                 f"it lets {FAULTS[branch]} go out: it counts no bad row on the branch {branch}", HINTS[branch]
+            )
+        if branch != FINE and count != (rows := _bad(lab, branch)):
+            return wrong(
+                f"it counts {count} of {rows} bad rows on the branch {branch}: {FAULTS[branch]}",
+                HINTS[branch],
             )
     return right("It stops the three bad deliveries, and lets the good one pass.")
 
@@ -134,6 +141,14 @@ def _count(lab: Lab, statement: str) -> int | None:
         return int(found.iloc[0, 0])
     except (TypeError, ValueError):
         return None
+
+
+def _bad(lab: Lab, branch: str) -> int:
+    """The rows of a branch that must not go out."""
+    table = lab.catalog.load_table(lab.name("prices"))
+    (snapshot,) = list(back_from(table, table.snapshot_by_name(branch)))[:1]
+    listed = table.scan(snapshot_id=snapshot.snapshot_id, selected_fields=("price",)).to_pandas()["price"]
+    return int((~listed.between(LEAST, DEAREST)).sum())
 
 
 def _words(offsets: dict[str, int]) -> str:
