@@ -176,9 +176,21 @@ class Handler(BaseHTTPRequestHandler):
         code = TEXTS.get(status, "InternalError")
         return f"<Error><Code>{code}</Code><Message>broken on purpose</Message></Error>".encode()
 
+    def body(self) -> bytes:
+        """The body of the request, of the length that it says or in chunks, as of a generator."""
+        if "chunked" not in (self.headers.get("Transfer-Encoding") or "").lower():
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            continue  # what may follow the last chunk
+        return b"".join(parts)
+
     def pass_on(self) -> None:
         """Forward the request, unless the plan says otherwise."""
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.body()
         method, part = WRITES[self.what]
         write = self.command == method and part in self.path
         kind = self.plan.next() if write else ""

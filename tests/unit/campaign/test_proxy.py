@@ -156,3 +156,13 @@ def test_the_length_of_an_object_passes(way: Way) -> None:
     answer = connection.getresponse()
     assert (answer.status, answer.getheader("Content-Length")) == (200, "4711")
     connection.close()
+
+
+def test_a_body_in_chunks_arrives_whole(way: Way) -> None:
+    """As clients send rows of a generator, whose length they do not know."""
+    connection = http.client.HTTPConnection("127.0.0.1", way.port, timeout=10)
+    for _ in range(2):
+        connection.request("POST", COMMIT, iter([b"first, ", b"second" * 1000]), encode_chunked=True)
+        assert connection.getresponse().read() == b"done"
+    connection.close()
+    assert [body for _, _, body in way.arrived] == [b"first, " + b"second" * 1000] * 2
