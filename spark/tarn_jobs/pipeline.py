@@ -251,7 +251,7 @@ class _Behind:
 
 
 def _has_all_of(done: Position, available: Position, silver: list[Snapshot]) -> bool:
-    """Return whether gold at `done` holds what silver at `available` does, by its offsets and by what it is of.
+    """Return whether gold at `done` holds what silver at `available` does: its offsets, and made from it.
 
     A silver that was dropped and made again, or was rolled back, reaches the same offsets by other commits.
     One that has not got so far yet, or was looked at before another pipeline's commits, changes nothing.

@@ -447,7 +447,7 @@ def test_an_event_that_is_put_together_of_several_messages_is_refused(answer: Ca
 
 @pytest.fixture
 def deliveries(catalog: Catalog) -> Lab:
-    """The four deliveries of the notebook, each on its branch; Trino counts by a condition in pandas' words."""
+    """The four deliveries of the notebook, each on its branch; Trino takes a condition in pandas' words."""
     cells = [source(cell) for cell in read("06_time_travel.ipynb")["cells"]]
     (cell,) = [text for text in cells if text.startswith("deliveries = {")]
     rows: dict[str, dict[str, Any]] = ast.literal_eval(cell.partition("= ")[2].partition("\n}\n")[0] + "}")
