@@ -33,6 +33,8 @@ def test_a_run_without_a_change_has_reached_everything() -> None:
     assert not missed(run())
     text = flights.section([run()])
     assert "336,776 flights in some 1,000,000 messages" in text
+    for words, floor in flights.METRICS.values():
+        assert f"{words}: {floor:g}; " in text, "what is no growth is said"
     assert "the same year in 20 equal parts" in text
     assert "- reached: gold complete after 55.5 s (50.0 to 61.0) of 60.\n" in text
     assert "- reached: silver, s of a cycle, third and last tenth: 4.00 to 4.00.\n" in text

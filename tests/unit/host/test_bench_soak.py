@@ -137,7 +137,7 @@ def test_the_last_hour_is_what_counts() -> None:
     assert missed(seen) == [], "warming up in the first hour is no growth"
     seen[-1]["services"]["spark"]["anon_mib"] = 946.0
     assert missed(seen) == [
-        "in the last 60 minutes nothing but the rows grew by more than 5%, "
+        "in the last 60 minutes nothing but the rows grew by more than 5% and than two samples differ, "
         "except spark: memory, MiB 900 to 946"
     ]
     seen[-1]["services"]["spark"]["anon_mib"] = 944.0
@@ -158,7 +158,8 @@ def test_a_short_run_is_judged_from_its_first_whole_period_on() -> None:
     seen[1]["services"]["spark"]["threads"] = 100
     seen[2]["services"]["spark"]["threads"] = 200
     assert missed(seen) == [
-        "in the last 10 minutes nothing but the rows grew by more than 5%, except spark: threads 100 to 200"
+        "in the last 10 minutes nothing but the rows grew by more than 5% and than two samples differ, "
+        "except spark: threads 100 to 200"
     ]
 
 
@@ -189,6 +190,10 @@ def test_the_page_shows_the_verdict_and_every_record() -> None:
     facts = {"command": "c", "commit": "abc", "date": "2026-01-02", "machine": "2 cores", "engine": "20"}
     text = command.report([{"bench": "soak", **facts, "runs": [{**run, "records": records()}]}])
     assert "- reached: all together at most 3,000 of 3,584 MiB." in text
+    assert (
+        "more than 5% and more than two samples differ (memory, MiB: 8; threads: 8; open files: 16; "
+        "commit: p50, ms: 5; trino: p50, ms: 100; spark: p50, ms: 200)" in text
+    )
     assert "| MiB, anon | catalog | spark | all, with cache | swap |" in text
     assert "| 2:00 | 80 | 900 | 3,000 | 0 |" in text
     assert "| 2:00 | 20 (30) | 20 (30) | 20 (30) | 20 (30) | 12,000 | 198 | 60 | 2 |" in text

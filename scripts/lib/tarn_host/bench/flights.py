@@ -37,7 +37,8 @@ on.
   two a second, that shows gold with all of them.
 - *In steps*: the same year in {steps} equal parts. When bronze holds a part, one cycle of the pipeline brings
   silver and the four gold tables up to it. Tenths of the year are compared; the first two, in which Spark's
-  machine still compiles and gold may be made from all of silver, are shown and not compared.
+  machine still compiles and gold may be made from all of silver, are shown and not compared. A figure may
+  grow by a fifth, or by as much as two samples differ ({floors}; silver has twelve partitions).
 
 Afterwards each offset is one row of bronze or one dead letter, and silver holds every event of every flight,
 or there is no result.
@@ -190,7 +191,8 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     """The section about a run. Pure."""
     (run,) = runs
     messages = run["loads"][0]["messages"] if run["loads"] else sum(one["messages"] for one in run["tenths"])
-    parts = [ABOUT.format(messages=messages, **run["options"]), "\n"]
+    floors = "; ".join(f"{words}: {floor:g}" for words, floor in METRICS.values())
+    parts = [ABOUT.format(messages=messages, floors=floors, **run["options"]), "\n"]
     parts += [f"- {'reached' if ok else '**missed**'}: {words}.\n" for ok, words in verdict(run)]
     if run["loads"]:
         parts.append(

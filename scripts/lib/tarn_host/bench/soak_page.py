@@ -23,6 +23,9 @@ its session.
 Memory is the median of looks every {look_s:.0f} s: `anon` of the container's control group, and for all
 together what `docker stats` shows (largest sum of one moment). Stored are the bytes of MinIO's files, its own
 headers included; live is what the current snapshots of all tables count as their data files.
+
+Growth in the last hour is more than {growth:.0%} and more than two samples differ ({floors}). The last table
+has every change.
 """
 
 
@@ -95,8 +98,8 @@ def verdict(records: Sequence[Mapping[str, Any]]) -> list[tuple[bool, str]]:
         (swap == 0, f"nothing in swap (most: {swap} MiB)"),
         (
             not grown,
-            f"in the last {minutes:.0f} minutes nothing but the rows grew by more than "
-            f"{GROWTH_MAX:.0%}" + (f", except {words}" if words else ""),
+            f"in the last {minutes:.0f} minutes nothing but the rows grew by more than {GROWTH_MAX:.0%} "
+            f"and than two samples differ" + (f", except {words}" if words else ""),
         ),
         (
             worst["store"]["bytes"] <= _allowed(worst),
@@ -157,7 +160,11 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
     run = runs[0]
     records = run["records"]
     about = ABOUT.format(
-        pause_s=run["pause_s"], kernel_min=run["kernel_every_s"] / 60, look_s=run["look_every_s"]
+        pause_s=run["pause_s"],
+        kernel_min=run["kernel_every_s"] / 60,
+        look_s=run["look_every_s"],
+        growth=GROWTH_MAX,
+        floors="; ".join(f"{UNITS.get(k, f'{k}: p50, ms')}: {floor:,.0f}" for k, floor in FLOORS.items()),
     )
     parts = [about, "\n"]
     parts += [f"- {'reached' if ok else '**missed**'}: {words}.\n" for ok, words in verdict(records)]

@@ -32,7 +32,7 @@ METRICS = {
 """Figure of a tenth -> its words, whether it must not shrink (else: not grow), and what is no growth."""
 ABOUT = """{producers} producers as above write for {minutes:g} minutes into one table, `durability=lake`, and
 small files are merged and the reaper works meanwhile. From the first to the last tenth of the time none of
-the figures below may get worse by more than a fifth, and by more than samples differ ({floors}).
+the figures in the list may get worse by more than a fifth, and by more than samples differ ({floors}).
 Data files become more as the table grows, and must not become smaller.
 Memory is `anon` of the control groups at the end of each tenth;
 stored are the bytes of the store's files below the table, its own headers included. Rows are counted at the
