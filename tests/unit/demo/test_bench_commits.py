@@ -460,6 +460,7 @@ def test_rounds_of_loads_have_the_median_of_each_figure() -> None:
         **{"loads": 3_000, "per_s": 200.0, "p50_ms": 2.0, "p99_ms": 9.0},
         **{"p99_rounds_ms": [9.0, 60.0, 8.0], "late_p99_rounds_ms": [0.3, 55.0, 0.2]},
     }
+    assert readers.summed_up(rounds[:2])["p99_ms"] == 34.5, "between the two"
 
 
 def test_what_a_process_holds_is_in_no_collection_of_a_timed_round() -> None:

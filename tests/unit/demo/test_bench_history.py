@@ -49,6 +49,11 @@ def test_planning_and_counting_are_timed_apart() -> None:
     assert looks.empty() == {"planning_ms": None, "count_ms": None, "questions": 0, "failed": 0}
 
 
+def test_the_median_of_two_is_between_them() -> None:
+    looks = Looks(planning_ms=[10.0, 20.0], count_ms=[30.0, 10.0])
+    assert looks.empty() == {"planning_ms": 15.0, "count_ms": 20.0, "questions": 2, "failed": 0}
+
+
 def test_the_most_is_that_since_it_was_asked_for_last() -> None:
     most = Most()
     for files, manifests in ((3, 4), (9, None), (None, 7), (2, 5)):

@@ -40,6 +40,11 @@ def test_several_runs_show_median_and_ends() -> None:
     assert "| **total** | **70.0 (60.0 to 90.0)** |" in command.report([raw("up-warm", [90.0, 60.0, 70.0])])
 
 
+def test_the_median_of_two_is_between_them() -> None:
+    assert "| **total** | **75.0 (60.0 to 90.0)** |" in command.report([raw("up-warm", [90.0, 60.0])])
+    assert ingest_page.spread([3.0, 1.0], ".1f") == "2.0 (1.0 to 3.0)"
+
+
 def test_the_page_is_what_the_raw_files_say() -> None:
     raws = command._raw_files()
     assert {raw["bench"] for raw in raws} == {file.stem for file in command.RAW.glob("*.json")}

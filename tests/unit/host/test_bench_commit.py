@@ -52,6 +52,12 @@ def test_a_row_shows_the_medians_of_the_rounds_and_what_the_table_holds() -> Non
     assert "| 200 commits | pyiceberg, SQLite | 202 | 48,123 | 1 | 120.0 | 120.0 |" in text
 
 
+def test_the_median_of_two_rounds_is_between_them() -> None:
+    text = commit_page.section([run(depths=[cell("tarn", 0, [10.0], [13.0])])])
+    assert "- reached: p50 at the start 11.5 of 12 ms." in text
+    assert "| 0 commits | tarn | 90 | 48,123 | 2 | 11.5 (10.0 to 13.0) | 13.0 |" in text
+
+
 def test_the_aims_are_reached_at_their_bounds() -> None:
     assert commit_page.aims(run()) == [
         "reached: p50 at the start 10.0 of 12 ms.",

@@ -394,9 +394,7 @@ def report(raws: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _spread(values: list[float]) -> str:
-    ordered = sorted(values)
-    middle = ordered[len(ordered) // 2]
-    return f"{middle:.1f}" if len(ordered) == 1 else f"{middle:.1f} ({ordered[0]:.1f} to {ordered[-1]:.1f})"
+    return ingest_page.spread(values, ".1f")
 
 
 if __name__ == "__main__":

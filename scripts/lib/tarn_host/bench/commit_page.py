@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,8 +75,7 @@ def section(runs: Sequence[Run]) -> str:
 
 def p50(cell: Mapping[str, Any]) -> float:
     """The median of the medians of the rounds of a cell, in milliseconds. Pure."""
-    middles = sorted(medians(cell))
-    return middles[len(middles) // 2]
+    return statistics.median(medians(cell))
 
 
 def medians(cell: Mapping[str, Any]) -> list[float]:

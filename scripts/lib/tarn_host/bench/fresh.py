@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -267,5 +268,4 @@ def _shares(found: Mapping[str, Any]) -> str:
 
 
 def _median(rows: Sequence[Mapping[str, Any]], name: str) -> float:
-    values = sorted(float(row[name]) for row in rows)
-    return values[len(values) // 2]
+    return statistics.median(float(row[name]) for row in rows)

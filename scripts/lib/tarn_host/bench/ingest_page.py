@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -84,11 +85,10 @@ def section(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def spread(values: Sequence[float], form: str) -> str:
     """The median, with the minimum and maximum if there are several values."""
-    ordered = sorted(values)
-    middle = format(ordered[len(ordered) // 2], form)
-    if len(ordered) == 1:
+    middle = format(statistics.median(values), form)
+    if len(values) == 1:
         return middle
-    return f"{middle} ({format(ordered[0], form)} to {format(ordered[-1], form)})"
+    return f"{middle} ({format(min(values), form)} to {format(max(values), form)})"
 
 
 def _value(run: Mapping[str, Any], path: str) -> float:

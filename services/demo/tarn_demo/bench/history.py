@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import threading
 import time
@@ -132,7 +133,7 @@ class Looks:
 
 
 def _median(values: Sequence[float]) -> float | None:
-    return round(sorted(values)[len(values) // 2], 1) if values else None
+    return round(statistics.median(values), 1) if values else None
 
 
 def ask(trino: Engine, looks: Looks, *, clock: Callable[[], float] = time.monotonic) -> None:

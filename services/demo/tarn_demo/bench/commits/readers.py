@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import statistics
 import subprocess
 import sys
 import threading
@@ -77,8 +78,7 @@ def summed_up(rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """
 
     def middle(name: str) -> float:
-        values = sorted(one[name] for one in rounds)
-        return values[len(values) // 2]
+        return statistics.median(one[name] for one in rounds)
 
     return {
         "loads": int(sum(one["loads"] for one in rounds)),
