@@ -95,6 +95,16 @@ def test_what_is_missed_is_said_of_the_most_writers_and_the_worst_loads() -> Non
     assert "| reference server, after 200 commits | 1.0 | 1.0 | 1,234 | 1.0 | 1.0 |" in text
 
 
+def test_writers_that_ended_early_are_named_and_miss_the_aim() -> None:
+    died = run(contention=[crowd("tarn", 64, errors=["503: away"]), crowd("deltalake", 4, errors=["a", "b"])])
+    aims = commit_page.aims(died)
+    assert "**missed**: 64 writers: 0 refusals of 0, and writers that ended early." in aims
+    text = commit_page.section([died])
+    assert "\nOf 64 writers, tarn, some ended early: 503: away\n" in text
+    assert "\nOf 4 writers, deltalake, some ended early: a; b\n" in text
+    assert "ended early" not in commit_page.section([run()])
+
+
 def test_growth_is_that_over_a_new_table_in_turns_if_that_was_measured() -> None:
     found = run(
         aging={"depth": 10_000, "young_ms": [[10.0], [9.0], [20.0]], "aged_ms": [[11.0], [13.0], [12.5]]}

@@ -31,6 +31,10 @@ def test_a_row_has_what_was_measured() -> None:
     counted["peers"][0]["wrong_rows"] = -50
     assert "| 1 and 22 | 0.25 | -50 |" in small_writes.section([counted])
     assert "Most memory of the gateway's container: 201 MiB." in text
+    counted["peers"][0] |= {"failed": 3, "errors": ["no", "cut off"]}
+    early = "\nOf 4 writers of deltalake 3 ended early: no; cut off\n"
+    assert early in small_writes.section([counted])
+    assert "ended early" not in text
 
 
 def test_the_aims_are_reached_at_their_bounds_and_else_missed() -> None:

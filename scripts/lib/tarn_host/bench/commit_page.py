@@ -61,6 +61,12 @@ def section(runs: Sequence[Run]) -> str:
             "|---|---|---|---|---|---|---|---|\n"
         )
         parts += [f"| {_contended(one)} |\n" for one in run["contention"]]
+        parts += [
+            f"\nOf {one['writers']} writers, {one['contender']}, some ended early: "
+            f"{'; '.join(one['errors'])}\n"
+            for one in run["contention"]
+            if one["errors"]
+        ]
     if run["loads"]:
         parts.append(
             "\n| loads of one table by 10 clients | 20 a second each: p50, ms | p99, ms "
@@ -107,7 +113,8 @@ def aims(run: Run) -> list[str]:
     if crowds:
         most = max(crowds, key=lambda one: int(one["writers"]))
         words = f"{most['writers']} writers: {most['refused']} refusals of 0"
-        found.append(_aim(most["refused"] == 0, words))
+        words += ", and writers that ended early" if most["errors"] else ""
+        found.append(_aim(most["refused"] == 0 and not most["errors"], words))
         files = most["metadata_files"] / max(1, most["acked"])
         words = f"{most['writers']} writers: {files:.2f} metadata files per commit of {FILES_MAX}"
         found.append(_aim(files <= FILES_MAX, words))

@@ -181,6 +181,12 @@ def section(runs: Sequence[Run]) -> str:
             "| refusals per write | rows wrong |\n|---|---|---|---|---|---|---|---|\n"
         )
         parts += [f"| {_peer(cell)} |\n" for cell in run["peers"]]
+        parts += [
+            f"\nOf {cell['writers']} writers of {cell['contender']} {cell['failed']} ended early: "
+            f"{'; '.join(cell['errors'])}\n"
+            for cell in run["peers"]
+            if cell.get("failed")
+        ]
     parts += [f"\nNot measured: {name}: {why}\n" for name, why in sorted(run["missing"].items())]
     return "".join(parts)
 
