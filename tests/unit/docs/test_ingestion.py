@@ -16,6 +16,9 @@ from tarn.core.batch import RawBatch
 from tarn.core.column_types import SCALARS, parse_type
 from tarn.core.decode import Decoder
 from tarn.core.spec import IngestorSpec, TableRef, parse_spec
+from tarn.core.spec.fields import SchemaSpec
+from tarn.core.spec.ingestor import MEMORY_BYTES_MAX, MEMORY_BYTES_MIN
+from tarn.core.spec.parse import SPEC_BYTES_MAX
 from tarn.ingest.metrics import to_metrics
 from tarn.ingest.sampling import SAMPLE_BYTES_MAX, SAMPLE_RECORDS_MAX
 from tarn.ingest.status import StatusRegistry
@@ -46,6 +49,7 @@ IF_NOT_SAID = {
 }
 """How the page words a default of None: what takes its place."""
 QUOTED = re.compile(r"`([^`]+)`")
+BOUNDS = (("ge", "min_length"), ("le", "max_length"))
 
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -103,6 +107,35 @@ def test_the_types_are_those_that_a_spec_may_name() -> None:
     assert sorted(name for row in rows for name in QUOTED.findall(row["type"])) == sorted(
         [*SCALARS, "decimal(p, s)", "struct<name: type, …>", "list<type>", "map<string, type>"]
     )
+
+
+def bounds_of(path: str, info: FieldInfo) -> str:
+    """The bounds of a field as the page words them; empty if it has none."""
+    found: dict[str, float] = {}
+    for one in info.metadata:
+        for name in ("ge", "le", "min_length", "max_length"):
+            if getattr(one, name, None) is not None:
+                found[name] = getattr(one, name)
+    if not found:
+        return ""
+    low, high = (found.get(bound, found.get(length)) for bound, length in BOUNDS)
+    assert high is not None, f"{path} has no upper bound"
+    return f"at most {high:,}" if low is None else f"{low:,} to {high:,}"
+
+
+def test_the_bounds_of_numbers_and_lists_are_those_of_the_model() -> None:
+    text = section(PAGE, "Bounds of a spec")
+    stated = {path: row["allowed"] for row in tables(text)[0] for path in QUOTED.findall(row["field"])}
+    given = {**dict(fields_of(IngestorSpec)), "spec.schema.fields": SchemaSpec.model_fields["fields"]}
+    bounded = {path: bounds_of(path, info) for path, info in given.items()}
+    assert len([words for words in bounded.values() if words]) > 10
+    wrong = [path for path, words in bounded.items() if words and not stated.get(path, "").startswith(words)]
+    assert not wrong
+    assert set(stated) <= set(given)
+    assert stated["spec.workerTemplate.resources.memory"] == (
+        f"{MEMORY_BYTES_MIN >> 20}Mi to {MEMORY_BYTES_MAX >> 30}Gi"
+    )
+    assert f"A file has at most {SPEC_BYTES_MAX >> 10} KiB." in text
 
 
 def test_each_reason_to_stop_is_an_error_of_the_code() -> None:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
+import yaml
+from pydantic import BaseModel
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import IcebergType
 
 from tarn.core.column_types import SCALARS
 from tarn.core.errors import InvalidSettingError, InvalidSpecError
-from tarn.core.spec import IngestorSpec, PartitionRule, clashes, parse_document, parse_spec, settle
+from tarn.core.spec import (
+    IngestorSpec,
+    PartitionRule,
+    clashes,
+    parse_document,
+    parse_spec,
+    settle,
+    spec_of,
+)
 from tarn.ingest.service import load_specs
 
 SPECS = Path(__file__).resolve().parents[3] / "services" / "specs"
@@ -33,6 +45,37 @@ def test_the_shipped_specs_are_good():
         ("sent_at", "timestamptz", False),
         ("note", "string", False),
     ]
+
+
+def parts_of(kind: Any, path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every model within a type, by its path in a file."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield path, kind
+        for name, info in kind.model_fields.items():
+            yield from parts_of(info.annotation, f"{path}.{info.alias or name}".removeprefix("."))
+    for inner in get_args(kind):
+        yield from parts_of(inner, path)
+
+
+PARTS = dict(parts_of(IngestorSpec))
+del PARTS["spec.table.partitioning"]  # written as texts
+
+
+@pytest.mark.parametrize("path", PARTS)
+def test_an_unknown_field_is_refused_with_those_that_are_allowed(path: str) -> None:
+    document = yaml.safe_load(GOOD)
+    at, shown = document, []
+    for key in filter(None, path.split(".")):
+        at = at.setdefault(key, {})
+        shown.append(key)
+        if isinstance(at, list):
+            at = at[0]
+            shown.append("0")
+    at["zzz"] = 1
+    allowed = ", ".join(info.alias or name for name, info in PARTS[path].model_fields.items())
+    words = f"{'.'.join([*shown, 'zzz'])}: unknown field; allowed are {allowed}"
+    with pytest.raises(InvalidSpecError, match=re.escape(words)):
+        spec_of(document, file="x")
 
 
 @pytest.mark.parametrize(

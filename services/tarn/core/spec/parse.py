@@ -21,6 +21,7 @@ from tarn.core.spec.ingestor import (
     IngestorSpec,
     Metadata,
     Resources,
+    RowRetention,
     WorkerTemplate,
 )
 from tarn.core.spec.mapping import FieldMapping
@@ -42,6 +43,7 @@ _ALLOWED: dict[str, type[BaseModel]] = {
     "spec.mapping": FieldMapping,
     "spec.batching": Batching,
     "spec.eventTime": EventTime,
+    "spec.retention": RowRetention,
     "spec.workerTemplate": WorkerTemplate,
     "spec.workerTemplate.resources": Resources,
     "spec.deadLetters": DeadLetters,
