@@ -119,11 +119,13 @@ def _not_begun(self: Ingestor, plan: Plan) -> Plan:
 _encode_rows = parquet_files.encode_rows
 
 
-def _named_by_range(layout: Any, root: str, rows: Any, *, new_name: Any) -> Any:
+def _named_by_range(layout: Any, root: str, rows: Any, *, new_name: Any, **options: Any) -> Any:
     first = rows.column("_tarn")[0].as_py() if rows.num_rows and "_tarn" in rows.column_names else None
-    if first is None:
-        return _encode_rows(layout, root, rows, new_name=new_name)
-    return _encode_rows(layout, root, rows, new_name=lambda: f"{first['partition']}-{first['offset']}")
+
+    def name() -> Any:
+        return new_name() if first is None else f"{first['partition']}-{first['offset']}"
+
+    return _encode_rows(layout, root, rows, new_name=name, **options)
 
 
 def _ancestors_only(self: TableState, key: str, *, tag: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -15,14 +16,18 @@ from tests.campaign.gateway_process import Gateway
 from tests.campaign.gateway_scenario import GATEWAY_FAULTS, ThroughGateway
 from tests.campaign.gateway_world import GatewaySim
 from tests.campaign.mutant import Mutant
-from tests.campaign.mutants import without
 from tests.campaign.runs import one, world
 from tests.campaign.sources import ROOT
 from tests.campaign.through import Through
-from tests.contract.campaign.test_simulation import HAPPENS_MIN, MUTANT_SEEDS_MAX, SHARE, first_seed
+from tests.contract.campaign.test_simulation import (
+    SHARE,
+    first_seed,
+    in_turn,
+    require_that_it_happens,
+    require_that_it_is_noticed,
+)
 from tests.contract.campaign.test_threads import STARTS_OR_WAITS
 from tests.support.plays import seeds
-from tests.support.turns import one_after_the_other
 
 GATEWAY_SHARE = 3
 """Seeds of each fault and number of gateways in a usual run."""
@@ -55,29 +60,22 @@ def test_each_write_is_in_once_whatever_breaks(
     through: Through, fault: int, gateways: int, pool: ThreadPoolExecutor
 ) -> None:
     first, share = first_seed() // SHARE * GATEWAY_SHARE, len(seeds(GATEWAY_SHARE))
-    runs = [
-        one(fault, seed, pool, replicas=gateways, through=through) for seed in range(first, first + share)
-    ]
+    play = partial(one, fault, pool=pool, replicas=gateways, through=through)
+    runs = [play(seed) for seed in range(first, first + share)]
     failed = {run.seed: run.problems for run in runs if run.problems}
     assert not failed, f"fault {fault}: {failed}"
     assert sum(run.lost + run.doubled for run in runs) == 0
-    assert share < 20 or sum(run.happened > 0 for run in runs) > HAPPENS_MIN * share
-
-
-MUTANTS_IN_TURN = one_after_the_other(
-    GATEWAY_MUTANTS, "a simulated fault does not notice a rule of the gateway that is gone"
-)
+    require_that_it_happens(runs, play)
 
 
 @pytest.mark.parametrize(
-    "mutant", [pytest.param(m, id=m.name, marks=MUTANTS_IN_TURN[m]) for m in GATEWAY_MUTANTS]
+    ("mutant", "fault"),
+    in_turn(GATEWAY_MUTANTS, "a simulated fault does not notice a rule of the gateway that is gone"),
 )
-def test_a_rule_of_the_gateway_that_is_taken_out_is_noticed(mutant: Mutant, pool: ThreadPoolExecutor) -> None:
-    with without(mutant):
-        for seed in range(mutant.seed, mutant.seed + MUTANT_SEEDS_MAX):
-            if one(mutant.faults[0], seed, pool, replicas=mutant.replicas, through=mutant.through).problems:
-                return
-    pytest.fail(f"{mutant.name} survived {MUTANT_SEEDS_MAX} seeds of fault {mutant.faults[0]}")
+def test_a_rule_of_the_gateway_that_is_taken_out_is_noticed(
+    mutant: Mutant, fault: int, pool: ThreadPoolExecutor
+) -> None:
+    require_that_it_is_noticed(mutant, fault, pool)
 
 
 def test_every_fault_has_a_rule_of_the_gateway_that_it_notices() -> None:
