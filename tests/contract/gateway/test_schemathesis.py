@@ -74,6 +74,8 @@ def test_every_answer_is_one_that_is_described(
 
     play(OPERATIONS[label], mode, send, examples=EXAMPLES)
     record_property("statuses", dict(statuses))
+    if mode is GenerationMode.POSITIVE:
+        assert 401 not in statuses, "the token is not taken: nothing behind it was asked"
 
 
 def test_rows_of_every_described_kind_are_taken(serving: tuple[World, Gateway]) -> None:
