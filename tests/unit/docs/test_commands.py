@@ -19,7 +19,7 @@ from tests.support.pages import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-COMMAND = re.compile(r"scripts/(tarn|up|down|doctor)((?: [^`|;&>\n]*)?)")
+COMMAND = re.compile(r"scripts/(tarn|up|down|doctor|test|bench|sbom)((?: [^`|;&>\n]*)?)")
 OPTION = re.compile(r"--[a-z][a-z-]+")
 
 
@@ -66,20 +66,28 @@ def wrong_with(rest: str) -> str:
 
 
 @functools.cache
-def help_of(script: str) -> str:
-    done = subprocess.run([ROOT / "scripts" / script, "--help"], capture_output=True, text=True, check=False)
-    return done.stdout
+def options_of(script: str, verb: str = "") -> frozenset[str]:
+    """The options that the help of a script, or of a verb of it, names."""
+    command = [ROOT / "scripts" / script, *verb.split(), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{script} {verb}: {done.stderr}"
+    return frozenset(OPTION.findall(done.stdout))
+
+
+def wrong_with_script(script: str, rest: str) -> str:
+    """The same for the other scripts."""
+    own, *_theirs = rest.split(" -- ")  # what follows is pytest's
+    found = words(own)
+    verb = found[0] if script == "bench" and found else ""
+    unknown = [one for one in found if OPTION.fullmatch(one) and one not in options_of(script, verb)]
+    return f"no option {unknown[0]}" if unknown else ""
 
 
 @pytest.mark.parametrize("path", [*PAGES, *BOOKS], ids=lambda path: path.name)
 def test_every_command_exists_with_its_options(path: Path) -> None:
     wrong = []
     for script, rest in commands(path):
-        if script == "tarn":
-            found = wrong_with(rest)
-        else:
-            unknown = [one for one in OPTION.findall(rest) if one not in help_of(script)]
-            found = f"no option {unknown[0]}" if unknown else ""
+        found = wrong_with(rest) if script == "tarn" else wrong_with_script(script, rest)
         if found:
             wrong.append(f"scripts/{script} {rest}: {found}")
     assert not wrong
@@ -90,4 +98,9 @@ def test_what_is_wrong_is_found() -> None:
     assert wrong_with("rollback TABLE --until good") == "no option --until"
     assert wrong_with("dead-letters repeat") == "no command 'repeat'"
     assert wrong_with("rolback TABLE") == "no command 'rolback'"
+    assert wrong_with_script("up", "--ports 20000 --yes") == ""
+    assert wrong_with_script("up", "--port 20000") == "no option --port", "a part of --ports"
+    assert wrong_with_script("bench", "commit --quick") == ""
+    assert wrong_with_script("bench", "commit --loads 3") == "no option --loads"
+    assert wrong_with_script("test", "contract --keep -- --anything") == ""
     assert len([one for path in PAGES for one in commands(path)]) > 150
