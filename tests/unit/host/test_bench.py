@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +30,15 @@ def raw(kind: str, totals: list[float]) -> dict[str, Any]:
     return {"bench": kind, **facts, "runs": runs}
 
 
+@pytest.mark.parametrize("rounds", ["0", "-1", "101"])
+def test_rounds_that_make_no_sense_are_refused_before_anything_starts(
+    rounds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "warm", lambda *_, **__: pytest.fail("it began"))
+    assert command.main(["up", "--warm", "--rounds", rounds]) == 2
+    assert f"--rounds {rounds}: no such benchmark" in capsys.readouterr().err
+
+
 def test_one_run_shows_its_numbers_with_the_command() -> None:
     text = command.report([raw("up-cold", [600.0])])
     assert "| build | 599.0 |" in text
@@ -43,6 +54,35 @@ def test_several_runs_show_median_and_ends() -> None:
 def test_the_median_of_two_is_between_them() -> None:
     assert "| **total** | **75.0 (60.0 to 90.0)** |" in command.report([raw("up-warm", [90.0, 60.0])])
     assert ingest_page.spread([3.0, 1.0], ".1f") == "2.0 (1.0 to 3.0)"
+
+
+def test_the_commit_is_the_one_before_the_run_and_changes_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=no"]
+    kept = tmp_path / "docs/benchmarks/raw"
+    kept.mkdir(parents=True)
+    code = tmp_path / "code.py"
+    code.write_text("1")
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "one"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True)
+    commit = head.stdout.strip()
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    monkeypatch.setattr(command, "RAW", kept)
+    monkeypatch.setattr(command, "REPORT", tmp_path / "docs/benchmarks.md")
+    monkeypatch.setattr(command, "_raw_files", list)
+    monkeypatch.setattr(command, "_engine_of", lambda _: "none")
+    taken = iter(["2", "3"])
+
+    def measured() -> list[dict[str, Any]]:
+        code.write_text(next(taken))
+        return []
+
+    monkeypatch.setattr(command.memory, "measure", measured)
+    for stated in (commit, f"{commit} with changes"):
+        assert command.main(["memory"]) == 0
+        assert json.loads((kept / "memory.json").read_text())["commit"] == stated
 
 
 def test_the_page_is_what_the_raw_files_say() -> None:

@@ -44,6 +44,8 @@ from tarn_host.stack.project import ROOT
 RAW = ROOT / "docs/benchmarks/raw"
 REPORT = ROOT / "docs/benchmarks.md"
 UP_TIMEOUT_S = 3600
+ROUNDS_MAX = 100
+CHANGED = " with changes"
 HELP = "Measure, keep the raw numbers in docs/benchmarks/raw, and write docs/benchmarks.md from them."
 HEAD = """# Benchmarks
 
@@ -148,18 +150,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = found.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        code = _code()
         if options.verb == "up" and options.cold:
-            _keep("up-cold", "scripts/bench up --cold", [cold(options.yes)])
+            of_the_clone = code.removesuffix(CHANGED)
+            _keep("up-cold", "scripts/bench up --cold", of_the_clone, [cold(options.yes)])
         elif options.verb == "up":
+            if not 1 <= options.rounds <= ROUNDS_MAX:
+                raise StopError(f"--rounds {options.rounds}: no such benchmark", f"give 1 to {ROUNDS_MAX}", 2)
             which = "small" if options.small else "warm"
             runs = warm(options.rounds, small=options.small)
-            _keep(f"up-{which}", f"scripts/bench up --{which} --rounds {options.rounds}", runs)
+            _keep(f"up-{which}", f"scripts/bench up --{which} --rounds {options.rounds}", code, runs)
         elif options.verb == "memory":
-            _keep("memory", "scripts/bench memory", memory.measure())
+            _keep("memory", "scripts/bench memory", code, memory.measure())
         elif options.verb == "soak":
             seconds = soak.seconds_of(options.hours, options.minutes)
             runs = soak.measure(soak.Options(seconds=seconds))
-            _keep("soak", f"scripts/bench soak --minutes {seconds / 60:g}", runs)
+            _keep("soak", f"scripts/bench soak --minutes {seconds / 60:g}", code, runs)
         elif options.verb in MEASURED:
             module = MEASURED[options.verb]
             sizes = module.options_of(options)
@@ -167,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if getattr(options, "quick", False):
                 return _show(SECTIONS[options.verb](runs))
             for name, some in kept_as(options.verb, runs):
-                _keep(name, f"scripts/bench {options.verb} {sizes.words()}", some)
+                _keep(name, f"scripts/bench {options.verb} {sizes.words()}", code, some)
         REPORT.write_text(report(_raw_files()), encoding="utf-8")
         line(f"wrote {REPORT.relative_to(ROOT)}")
     except StopError as error:
@@ -317,12 +323,22 @@ def _size_mib(folder: Path) -> int:
     return int(out[0]) if out and out[0].isdigit() else 0
 
 
-def _keep(kind: str, command: str, runs: list[dict[str, Any]]) -> None:
+def _code() -> str:
+    """The commit that is measured, asked for before the run; says so if files here differ from it.
+
+    Figures and their page do not count: the benchmark before may have just written them.
+    """
     commit = shell.capture(["git", "rev-parse", "--short", "HEAD"], timeout_s=20, cwd=ROOT).out.strip()
+    figures = (":(exclude)docs/benchmarks", ":(exclude)docs/benchmarks.md")
+    words = ["git", "status", "--porcelain", "--", ".", *figures]
+    return commit + CHANGED if shell.capture(words, timeout_s=60, cwd=ROOT).out.strip() else commit
+
+
+def _keep(kind: str, command: str, code: str, runs: list[dict[str, Any]]) -> None:
     facts = {
         "bench": kind,
         "command": command,
-        "commit": commit,
+        "commit": code,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": f"{os.cpu_count()} cores, {_memory_gib()} GiB, {platform.system()} {platform.machine()}",
         "engine": _engine_of(runs),
