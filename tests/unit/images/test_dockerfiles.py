@@ -65,14 +65,18 @@ def test_only_the_part_of_the_lock_that_an_image_needs_is_the_key_of_its_layers(
 
 @pytest.mark.parametrize("name", PYTHON)
 def test_everything_is_installed_by_hash_and_builds_with_what_is_pinned(name: str) -> None:
-    for rows in stages(ROOT / name / "Dockerfile").values():
-        for row in rows:
-            if "uv pip sync" in row:
-                assert "--require-hashes" in row
-                assert "--no-build " in row or "--build-constraints /build.txt" in row
-            if "uv pip install" in row:
-                assert "--no-deps" in row
-                assert "--build-constraints /build.txt" in row
+    rows = [row for part in stages(ROOT / name / "Dockerfile").values() for row in part]
+    runs = {}
+    for command in (one for row in rows for one in row.split(" && ")):
+        if found := re.search(r"(?:uv )?pip (?:install|sync)\b", command):
+            assert runs.setdefault(found[0], command) == command, f"a second {found[0]}"
+    assert sorted(runs) == ["pip install", "uv pip install", "uv pip sync"], "uv, the lock, this clone"
+    assert "--require-hashes" in runs["pip install"]
+    locked, own = runs["uv pip sync"], runs["uv pip install"]
+    assert "--require-hashes" in locked
+    assert "--no-build " in locked or "--build-constraints /build.txt" in locked
+    assert "--no-deps" in own
+    assert "--build-constraints /build.txt" in own
 
 
 def test_the_stages_of_uv_are_word_for_word_the_same_so_that_they_are_made_once() -> None:
