@@ -626,6 +626,7 @@ def test_secrets_stay_out_of_answers_and_logs(world: World, capfd: pytest.Captur
     world.store.plan = lambda _: Fault.RESET
     texts.append(world.published.get("/v1/namespaces/ns").text)
     out = capfd.readouterr()
+    assert "/v1/oauth/tokens" in out.out + out.err, "nothing was logged of it"
     for text in (*texts, out.out, out.err):
         assert secret not in text
         assert world.token not in text
