@@ -82,7 +82,12 @@ def test_the_aim_of_the_log_is_that_of_the_fastest_in_time(cells: list[dict[str,
 def test_nothing_acknowledged_is_no_division_and_who_is_missing_is_named() -> None:
     nothing = cell(64, 0, 0.0) | {"p50_ms": None, "p99_ms": None}
     bad = run(nothing, peers=[], missing={"deltalake": "no network"})
-    assert small_writes.aims(bad) == []
+    assert small_writes.aims(bad) == ["**missed**: 64 producers: no write was answered."]
+    silent = log_cell(64, 0, 0.0) | {"p50_ms": None, "p99_ms": None, "failed": 64}
+    assert small_writes.aims(run(log=[silent])) == ["**missed**: `log`: no number of producers ended well."]
+    failing = log_cell(64, 9_000, 40.0) | {"failed": 1}
+    assert small_writes.aims(run(log=[failing])) == ["**missed**: `log`: no number of producers ended well."]
+    assert small_writes.aims(run()) == [], "what was not measured is left out"
     text = small_writes.section([bad])
     assert "| 64 | 0 | none | none |" in text
     assert "\nNot measured: deltalake: no network\n" in text
