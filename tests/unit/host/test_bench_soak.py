@@ -168,6 +168,7 @@ def test_a_short_run_is_judged_from_its_first_whole_period_on() -> None:
     [
         (lambda r: r["services"]["spark"].update(oom_kills=2), "killed for its memory, except spark 2"),
         (lambda r: r["services"]["trino"].update(restarts=1), "started again, except trino 1"),
+        (lambda r: r["services"].pop("trino"), "every service ran until the end, except trino"),
         (lambda r: r["all"].update(max_mib=3585), "at most 3,585 of 3,584 MiB"),
         (lambda r: r["all"].update(swap_mib=3), "nothing in swap (most: 3 MiB)"),
         (lambda r: r["store"].update(bytes=381_000_000), "MB: 381 of 380 MB"),

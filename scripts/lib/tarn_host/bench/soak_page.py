@@ -83,6 +83,7 @@ def verdict(records: Sequence[Mapping[str, Any]]) -> list[tuple[bool, str]]:
     last = records[-1]
     kills = {n: s["oom_kills"] for n, s in last["services"].items() if s["oom_kills"]}
     starts = {n: s["restarts"] for n, s in last["services"].items() if s["restarts"]}
+    gone = {name for record in records for name in record["services"]} - set(last["services"])
     peak = max(r["all"]["max_mib"] for r in records)
     swap = max(r["all"]["swap_mib"] for r in records)
     grown = [g for g in growths(records) if g.grew]
@@ -94,6 +95,10 @@ def verdict(records: Sequence[Mapping[str, Any]]) -> list[tuple[bool, str]]:
     return [
         (not kills, f"no process was killed for its memory{_counts(kills)}"),
         (not starts, f"no container started again{_counts(starts)}"),
+        (
+            not gone,
+            "every service ran until the end" + (f", except {', '.join(sorted(gone))}" if gone else ""),
+        ),
         (peak <= WHOLE_LAKE_MIB_MAX, f"all together at most {peak:,} of {WHOLE_LAKE_MIB_MAX:,} MiB"),
         (swap == 0, f"nothing in swap (most: {swap} MiB)"),
         (
