@@ -124,6 +124,7 @@ def repeat_of(headers: Mapping[str, str]) -> Repeat:
         )
     if not (number.isascii() and number.isdecimal() and len(number) < 20 and int(number) <= SEQUENCE_MAX):
         raise InvalidError(
-            f"Tarn-Sequence {number[:40]!r} has to be the number of the first row in the body: 0 or more"
+            f"Tarn-Sequence {number[:40]!r} has to be the number of the first row in the body: "
+            f"0 to {SEQUENCE_MAX}"
         )
     return Repeat(producer=producer, sequence=int(number))

@@ -258,6 +258,7 @@ CONTRADICTIONS: list[tuple[dict[str, str], str]] = [
     ({"tarn-sequence": "1"}, "belong together"),
     ({"tarn-producer": "p q", "tarn-sequence": "1"}, "Tarn-Producer 'p q'"),
     ({"tarn-producer": "p", "tarn-sequence": "-1"}, "Tarn-Sequence '-1'"),
+    ({"tarn-producer": "p", "tarn-sequence": str(2**62 + 1)}, f"row in the body: 0 to {2**62}"),
     ({"tarn-producer": "p", "tarn-sequence": str(2**63)}, "Tarn-Sequence"),
     ({"tarn-producer": "p", "tarn-sequence": "1", "idempotency-key": "k"}, "not both"),
     ({"idempotency-key": "a b"}, "Idempotency-Key 'a b'"),
