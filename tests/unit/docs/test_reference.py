@@ -186,6 +186,17 @@ def test_the_defaults_in_the_code_are_those_of_the_table(settings: type[BaseSett
     assert checked >= 3, "the fewest: level of logging, folder of secrets, and one of its own"
 
 
+def test_the_defaults_in_the_compose_file_are_those_of_the_table():
+    (rows,) = tables_of(TEXT.partition("### For Compose")[2].partition("###")[0])
+    given: dict[str, set[str]] = {}
+    for variable, default in re.findall(r"\$\{(\w+):?-([^}]*)\}", (ROOT / "docker-compose.yml").read_text()):
+        given.setdefault(variable, set()).add(default)
+    stated = {row["variable"]: row["default"] for row in rows}
+    found = {name: given[name] for name in stated if name in given}
+    assert len(found) > 15
+    assert found == {name: {stated[name]} for name in found}
+
+
 ENTRY_POINTS = ("services/kafka", "spark", "trino", "catalog/reference")
 IN_WORDS = {"the class archive"}
 
