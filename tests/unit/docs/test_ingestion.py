@@ -136,6 +136,7 @@ def test_the_bounds_of_numbers_and_lists_are_those_of_the_model() -> None:
         f"{MEMORY_BYTES_MIN >> 20}Mi to {MEMORY_BYTES_MAX >> 30}Gi"
     )
     assert f"A file has at most {SPEC_BYTES_MAX >> 10} KiB." in text
+    assert f"at most {SPEC_BYTES_MAX:,} values." in text
 
 
 def test_each_reason_to_stop_is_an_error_of_the_code() -> None:

@@ -57,6 +57,29 @@ def parts_of(kind: Any, path: str = "") -> Iterator[tuple[str, type[BaseModel]]]
         yield from parts_of(inner, path)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 7))
+        + "metadata: {name: *a6}\n",
+        "metadata: &m {name: *m}\n",
+        "metadata: !!pairs &m [name: *m]\n",
+    ],
+    ids=["nine times, seven times over", "itself", "itself, in pairs"],
+)
+def test_aliases_that_make_more_than_a_file_holds_are_refused(text: str) -> None:
+    with pytest.raises(InvalidSpecError, match=r"^x: aliases .* more than 262144 values"):
+        parse_spec(text, file="x")
+
+
+def test_an_alias_is_the_value_that_it_names() -> None:
+    text = GOOD.replace("\n  name: canary", "\n  name: &named birds")
+    text = text.replace("    name: canary", "    name: *named")
+    assert text.count("named") == 2
+    assert str(parse_spec(text, file="x").spec.table) == "ops.birds"
+
+
 PARTS = dict(parts_of(IngestorSpec))
 del PARTS["spec.table.partitioning"]  # written as texts
 

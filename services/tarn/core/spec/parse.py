@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -86,6 +87,7 @@ def parse_document(text: str, *, file: str) -> dict[str, Any]:
         raise InvalidSpecError(f"{file}: more than {SPEC_BYTES_MAX} bytes; a spec is a small text", file=file)
     try:
         value = yaml.load(text, Loader=_EachKeyOnce)  # noqa: S506 - it is a SafeLoader
+        size = _size(value, {})
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
@@ -105,6 +107,11 @@ def parse_document(text: str, *, file: str) -> dict[str, Any]:
             "it without !!bool, !!int and the like",
             file=file,
         ) from e
+    if size > SPEC_BYTES_MAX:
+        raise InvalidSpecError(
+            f"{file}: aliases (*name) make it more than {SPEC_BYTES_MAX} values; write out what they repeat",
+            file=file,
+        )
     if not isinstance(value, dict):
         raise InvalidSpecError(
             f"{file}: holds {_kind(value)}, not a mapping with apiVersion, kind, metadata and spec", file=file
@@ -140,6 +147,22 @@ def _tell(error: Any) -> str:
     if kind == "value_error":
         return f"{path}: {error['ctx']['error']}"
     return f"{path}: {shown(error['input'])} is not allowed: {error['msg'][:1].lower()}{error['msg'][1:]}"
+
+
+def _size(value: object, known: dict[int, float]) -> float:
+    """Number of values, each as often as aliases repeat it; infinite if one contains itself.
+
+    Args:
+        value: what YAML was read as.
+        known: sizes of the values that were counted, by their identity.
+    """
+    if not isinstance(value, dict | list | tuple):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = math.inf  # until it is counted: who meets it meanwhile is a part of it
+        parts = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_size(part, known) for part in parts)
+    return known[id(value)]
 
 
 def _kind(value: object) -> str:
