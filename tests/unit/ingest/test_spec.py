@@ -73,6 +73,14 @@ def test_aliases_that_make_more_than_a_file_holds_are_refused(text: str) -> None
         parse_spec(text, file="x")
 
 
+def test_merge_keys_that_make_more_than_a_file_holds_are_refused() -> None:
+    levels = (f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 12))
+    with pytest.raises(InvalidSpecError, match=r"^x, line \d+, .* merge keys .* more than 262144 values"):
+        parse_document("\n".join(["a0: &a0 {k: 1}", *levels]), file="x")
+    found = parse_document("a: &a {k: 1, l: 2}\nb: {<<: *a, l: 3}\nc: {<<: [*a, *a]}", file="x")
+    assert (found["b"], found["c"]) == ({"k": 1, "l": 3}, {"k": 1, "l": 2})
+
+
 def test_an_alias_is_the_value_that_it_names() -> None:
     text = GOOD.replace("\n  name: canary", "\n  name: &named birds")
     text = text.replace("    name: canary", "    name: *named")

@@ -53,7 +53,30 @@ _ALLOWED: dict[str, type[BaseModel]] = {
 
 
 class _EachKeyOnce(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML's library takes the last one without a word."""
+    """Refuses a key that is there twice, of which YAML's library takes the last one without a word.
+
+    And merge keys (`<<`) that multiply: the library copies what they name, level by level.
+    """
+
+    _merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        for key, value in node.value:
+            if not key.tag.endswith(":merge"):
+                continue
+            for one in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(one, yaml.MappingNode):
+                    self.flatten_mapping(one)
+                    self._merged += len(one.value)
+                if self._merged > SPEC_BYTES_MAX:
+                    raise ComposerError(
+                        None,
+                        None,
+                        f"merge keys (<<) make it more than {SPEC_BYTES_MAX} values; write out what they "
+                        "repeat",
+                        key.start_mark,
+                    )
+        super().flatten_mapping(node)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         found: yaml.MappingNode = super().compose_mapping_node(anchor)
