@@ -213,6 +213,7 @@ def test_one_of_two_specs_for_a_table_goes_on_if_the_table_has_a_stream_of_it(
         ("{topics: ['a b']}", "spec.source.kafka.topics.0"),
         ("{topicPattern: 'a{99999999999}'}", "is not a regular expression"),
         ("{topicPattern: 'a['}", "'a[' is not a regular expression: unterminated character set"),
+        ("{topicPattern: '(?!a).*'}", "neither lookarounds nor back references: invalid perl operator: (?!"),
         ("{topicPattern: 'a.*', create: true}", "create needs the names of the topics"),
     ],
 )
@@ -220,6 +221,14 @@ def test_a_source_is_one_topic_a_list_or_a_pattern(source: str, reason: str) -> 
     with pytest.raises(InvalidSpecError) as caught:
         spec(source)
     assert reason in str(caught.value)
+
+
+def test_a_pattern_takes_no_longer_for_what_nearly_matches() -> None:
+    """Of a backtracking matcher, `(a+)+b` takes twice as long for each further letter."""
+    source = spec("{topicPattern: '(a+)+b|(?i:C.*)'}").spec.source.kafka
+    assert not source.matches("a" * 249)
+    names = ("aab", "aabx", "xaab", "Cd", "cd", "xcd")
+    assert [name for name in names if source.matches(name)] == ["aab", "Cd", "cd"]
 
 
 def test_a_spec_of_one_topic_keeps_its_name_and_stream() -> None:
