@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import uuid
 from collections.abc import Iterator
 
 import pytest
+from minio import Minio
 
 from tarn.adapters.bulk import S3Bulk
 from tarn.core.object_store import PART_BYTES, StoreDeniedError, StoreRefusedError, StoreUnavailableError
@@ -78,6 +80,25 @@ def test_the_keeper_reads_the_catalogs_state_and_writes_nothing(minio: StoreServ
         root.delete(key)
     with pytest.raises(StoreDeniedError):
         list(keeper.list("else/"))
+
+
+@pytest.mark.parametrize("strange", ["b\tc", "b\nc", "b\x7fc", "b\x01"])
+def test_a_key_with_a_control_character_hides_no_other_from_a_listing(
+    minio: StoreServer, strange: str
+) -> None:
+    root, keeper = minio.store(minio.root), bulk(minio, minio.user("keeper"))
+    folder, names = f"warehouse/bulk/{uuid.uuid4()}", ["a", "b", "c+d e", "ä"]
+    for name in names:
+        root.put(f"{folder}/{name}", b"1")
+    client = Minio(minio.endpoint.removeprefix("http://"), *minio.root, secure=False, region=REGION)
+    client.put_object(BUCKET, f"{folder}/{strange}", io.BytesIO(b"2"), 1)
+    expected = [f"{folder}/{name}" for name in names]
+    assert [entry.key for entry in root.list(f"{folder}/")] == expected
+    assert [entry.key for entry in root.list(f"{folder}/", after=expected[1])] == expected[2:]
+    found = {entry.key: entry for entry in keeper.list(f"{folder}/")}
+    client.remove_object(BUCKET, f"{folder}/{strange}")
+    assert found == {entry.key: entry for entry in keeper.list(f"{folder}/")}, "as the library lists them"
+    assert sorted(found) == expected
 
 
 def test_a_listing_that_nobody_answers_is_told(minio: StoreServer) -> None:
