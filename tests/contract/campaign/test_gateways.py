@@ -22,12 +22,14 @@ from tests.campaign.through import Through
 from tests.contract.campaign.test_simulation import (
     SHARE,
     first_seed,
-    in_turn,
+    marked,
+    of_some_turns,
     require_that_it_happens,
     require_that_it_is_noticed,
 )
 from tests.contract.campaign.test_threads import STARTS_OR_WAITS
 from tests.support.plays import seeds
+from tests.support.turns import one_after_the_other
 
 GATEWAY_SHARE = 3
 """Seeds of each fault and number of gateways in a usual run."""
@@ -52,6 +54,9 @@ KNOWN = {
     "wiring.py": "not run: writes of files run in `Writers`",
 }
 """Modules of the gateway that start threads or wait for them, and why that does not escape the schedule."""
+TURN_OF = one_after_the_other(
+    of_some_turns(GATEWAY_MUTANTS), "a simulated fault does not notice a rule of the gateway that is gone"
+)
 
 
 @pytest.mark.plays
@@ -68,10 +73,7 @@ def test_each_write_is_in_once_whatever_breaks(
     require_that_it_happens(runs, play)
 
 
-@pytest.mark.parametrize(
-    ("mutant", "fault"),
-    in_turn(GATEWAY_MUTANTS, "a simulated fault does not notice a rule of the gateway that is gone"),
-)
+@pytest.mark.parametrize(("mutant", "fault"), marked(GATEWAY_MUTANTS, TURN_OF))
 def test_a_rule_of_the_gateway_that_is_taken_out_is_noticed(
     mutant: Mutant, fault: int, pool: ThreadPoolExecutor
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -74,13 +74,20 @@ def by_fault(mutants: Iterable[Mutant]) -> list[tuple[Mutant, int]]:
     return [(mutant, fault) for mutant in mutants for fault in mutant.faults]
 
 
-def in_turn(mutants: Sequence[Mutant], catches: str) -> list[Any]:
-    """The parameters `mutant` and `fault`, one after the other, but for those of every run."""
-    marks = one_after_the_other(by_fault(m for m in mutants if not m.always), catches)
+def of_some_turns(mutants: Iterable[Mutant]) -> list[tuple[Mutant, int]]:
+    """Those that not every run has."""
+    return by_fault(mutant for mutant in mutants if not mutant.always)
+
+
+def marked(mutants: Iterable[Mutant], marks: Mapping[tuple[Mutant, int], pytest.MarkDecorator]) -> list[Any]:
+    """The parameters `mutant` and `fault`."""
     return [
         pytest.param(*pair, id=f"{pair[0].name}, {pair[1]}", marks=marks.get(pair, ()))
         for pair in by_fault(mutants)
     ]
+
+
+TURN_OF = one_after_the_other(of_some_turns(MUTANTS), "a simulated fault does not notice a rule that is gone")
 
 
 def require_that_it_is_noticed(mutant: Mutant, fault: int, pool: ThreadPoolExecutor) -> None:
@@ -94,9 +101,7 @@ def require_that_it_is_noticed(mutant: Mutant, fault: int, pool: ThreadPoolExecu
     pytest.fail(f"{mutant.name} survived {MUTANT_SEEDS_MAX} seeds of fault {fault}")
 
 
-@pytest.mark.parametrize(
-    ("mutant", "fault"), in_turn(MUTANTS, "a simulated fault does not notice a rule that is gone")
-)
+@pytest.mark.parametrize(("mutant", "fault"), marked(MUTANTS, TURN_OF))
 def test_a_rule_that_is_taken_out_is_noticed(mutant: Mutant, fault: int, pool: ThreadPoolExecutor) -> None:
     require_that_it_is_noticed(mutant, fault, pool)
 
