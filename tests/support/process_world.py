@@ -137,6 +137,20 @@ def frozen(registry: StatusRegistry, stop: threading.Event) -> IngestContext:
     return context
 
 
+def telling(registry: StatusRegistry, stop: threading.Event) -> IngestContext:
+    """The same, of a writer that writes down, at each look for records, the lag that it knows."""
+    context = make(registry, stop)
+    sources: Any = context.sources
+    pause = sources.on_poll
+
+    def look() -> None:
+        (Path(os.environ[ROOT]) / f"lag-{os.getpid()}").write_text(str(registry.get("orders").lag))
+        pause()
+
+    sources.on_poll = look
+    return context
+
+
 def failing(_registry: StatusRegistry, _stop: threading.Event) -> IngestContext:
     """A writer that dies at once."""
     raise RuntimeError("no such world")

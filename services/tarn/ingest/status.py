@@ -346,12 +346,15 @@ class StatusRegistry:
 
     Args:
         since_ms: wall-clock time of its first use, in milliseconds since the epoch.
+        of_one: whether it has one reader alone, as in a writer's process: then it does not know whether the
+            other ones run.
 
     Attributes:
         commits: the last commits of all readers.
     """
 
-    def __init__(self, *, since_ms: int = 0) -> None:
+    def __init__(self, *, since_ms: int = 0, of_one: bool = False) -> None:
+        self._of_one = of_one
         self.commits = CommitRing(since_ms=since_ms)
         self._lock = threading.Lock()
         self._ingestors: dict[str, IngestorStatus] = {}
@@ -414,7 +417,10 @@ class StatusRegistry:
         found: dict[str, list[IngestorStatus]] = {}
         for name, status in self.readers().items():
             found.setdefault(status.replica_of or name, []).append(status)
-        return {name: _whole(as_one(statuses), len(statuses)) for name, statuses in sorted(found.items())}
+        whole = {name: as_one(statuses) for name, statuses in sorted(found.items())}
+        if self._of_one:
+            return whole
+        return {name: _whole(one, len(found[name])) for name, one in whole.items()}
 
     def readers(self) -> dict[str, IngestorStatus]:
         """Statuses of all readers, by name: an ingestor has one, or as many as its spec has replicas."""

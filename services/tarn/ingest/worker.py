@@ -103,7 +103,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tarn-ingest-worker", allow_abbrev=False)
     parser.add_argument("--world", help="module:function of the dependencies, for tests")
     options = parser.parse_args(arguments)
-    registry = StatusRegistry()
+    registry = StatusRegistry(of_one=True)
     # stdout is the controller's: whatever prints, logs included, goes to stderr.
     status = _Status(os.fdopen(os.dup(1), "wb"), registry)
     os.dup2(2, 1)

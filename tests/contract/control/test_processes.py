@@ -234,6 +234,19 @@ def test_a_process_freezes_its_heap_before_it_reads(tmp_path: Path, monkeypatch:
         plant.close()
 
 
+def test_a_process_takes_no_replica_for_missing_that_it_cannot_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or its lag would never be known, and no stream that stopped would be found complete."""
+    messages(tmp_path, "orders", 2, 5)
+    plant = plant_of(tmp_path, monkeypatch, "telling")
+    try:
+        plant.apply(replicas=2, **LIMITED)
+        plant.until(lambda: [path.read_text() for path in tmp_path.glob("lag-*")] == ["0", "0"])
+    finally:
+        plant.close()
+
+
 def test_what_has_ended_is_not_collected_before_and_not_started_twice(plant: Plant) -> None:
     plant.apply(**LIMITED)
     plant.until(lambda: plant.running(1))

@@ -22,6 +22,7 @@ from tarn.ingest.committer import Committer
 from tarn.ingest.group import Member
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.mark_commit import MarkCommit
+from tarn.ingest.status import StatusRegistry
 from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.test_completion import EVENTS, HOUR, LIMITS, RULE, order
 from tests.contract.ingest.test_faults import faulty_lake
@@ -48,6 +49,7 @@ class World:
         processes: how many times the readers run, each time in a process of its own.
         commit: `spec.commit`.
         lake: the lake; a new one by default.
+        apart: whether each reader has a status of its own, as writers that are processes have.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class World:
         commit: str = "bookkeeper",
         lake: Lake | None = None,
         more: str = "",
+        apart: bool = False,
     ) -> None:
+        self.apart = apart
         self.topic = Topic("orders", partitions)
         self.lake = lake or Lake(self.topic, retention=Retention(newest=8, steps=(), total_min=0))
         self.lake.sources.topics["orders"] = self.topic
@@ -77,7 +81,9 @@ class World:
         self.readers = []
         for _ in range(self.processes):
             context = self.lake.context(limits=LIMITS)
-            self.readers += [Ingestor(self.spec, context, replica=n) for n in range(self.spec.spec.replicas)]
+            for number in range(self.spec.spec.replicas):
+                own = replace(context, registry=StatusRegistry(of_one=True)) if self.apart else context
+                self.readers.append(Ingestor(self.spec, own, replica=number))
 
     def send(self, partition: int, *minutes: float) -> None:
         first = len(self.topic.logs[partition])
@@ -313,6 +319,19 @@ def test_an_event_that_a_rollback_voided_is_not_recorded(through: str) -> None:
     world.work()
     assert world.hours() == ["22", "22"]
     assert world.known["2023-11-14-22"] == world.rows_by_hour()["2023-11-14-22"]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["threads", "processes"])
+def test_the_last_hour_of_a_stream_that_stopped_is_announced(apart: bool) -> None:
+    world = World(apart=apart)
+    world.send(0, 10)
+    world.send(1, 20)
+    world.work()
+    world.wait(3_700)
+    world.wait(40)
+    world.wait(10)
+    assert world.hours() == ["22"]
+    assert world.known == {"2023-11-14-22": 2}
 
 
 def test_while_a_reader_has_messages_before_it_the_stream_has_not_stopped() -> None:
