@@ -5,7 +5,8 @@ all others. A request that finds the line full is refused, and one whose client 
 
 A writer whose commit was refused because another one was faster would lose again to whoever does not have to
 load the table first. If it asks for that, its refusal is held back until the next turn can be reserved for
-it: it builds its commit again while the others wait (ADR 56).
+it: it builds its commit again while the others wait (ADR 56). A line whose turn nobody took, because its
+writer is slow or gone, reserves none for a while.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from tarn_catalog.state.turns import WAIT_S_MAX, WAITING_MAX, too_long, too_many
 
 WAITING_BYTES_MAX = 16 * 1024 * 1024
 ALL_WAITING_BYTES_MAX = 64 * 1024 * 1024
-RESERVED_S = 0.25
+RESERVED_S = 0.5
+UNUSED_S = 10.0
 RESERVE_WAIT_S_MAX = 5.0
 
 
@@ -45,7 +47,7 @@ class _Line:
     served: int = 0
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
     waiting_bytes: int = 0
-    refused: deque[asyncio.Future[str]] = field(default_factory=deque)
+    refused: deque[asyncio.Future[str | None]] = field(default_factory=deque)
     first: int = 0
     reserved: str | None = None
     until: asyncio.TimerHandle | None = None
@@ -74,6 +76,7 @@ class Lines:
         wait_s_max: how long a request waits, seconds.
         reserved_s: how long a reserved turn is kept for its writer, seconds.
         reserve_wait_s_max: how long a refusal is held back at most, seconds.
+        unused_s: how long a line reserves no turn after one that nobody took, seconds.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Lines:
         wait_s_max: float = WAIT_S_MAX,
         reserved_s: float = RESERVED_S,
         reserve_wait_s_max: float = RESERVE_WAIT_S_MAX,
+        unused_s: float = UNUSED_S,
     ) -> None:
         self._waiting_max = waiting_max
         self._waiting_bytes_max = waiting_bytes_max
@@ -93,6 +97,9 @@ class Lines:
         self._wait_s_max = wait_s_max
         self._reserved_s = reserved_s
         self._reserve_wait_s_max = reserve_wait_s_max
+        self._unused_s = unused_s
+        # Of each line with a turn that nobody took: when, by the loop's clock, it reserves turns again.
+        self._none_until: dict[str, float] = {}
         self._lines: dict[str, _Line] = {}
 
     def waiting(self, what: str) -> int:
@@ -149,20 +156,20 @@ class Lines:
             gone: returns once the client has closed the connection.
 
         Returns:
-            The token; None if too many wait, none could be reserved in time, or the line serves several at
-            a time.
+            The token; None if too many wait, none could be reserved in time, one was not taken a short time
+            ago, or the line serves several at a time.
 
         Raises:
             ClientDisconnect: the client is gone.
         """
-        if place.width > 1:
+        if place.width > 1 or self._none_until.get(place.what, 0.0) > asyncio.get_running_loop().time():
             return None
         line = self._lines.setdefault(place.what, _Line())
         if len(line.waiting) + len(line.refused) >= self._waiting_max:
             return None
         if not line.refused and line.reserved is None:
             line.first = len(line.waiting)
-        mine: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        mine: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         left = asyncio.ensure_future(gone())
         either: set[asyncio.Future[Any]] = {mine, left}
         line.refused.append(mine)
@@ -240,7 +247,12 @@ class Lines:
             del self._lines[place.what]
 
     def _expire(self, line: _Line, place: Place) -> None:
-        """End a reserved turn that nobody took."""
+        """End a reserved turn that nobody took, and reserve none for a while."""
+        now_s = asyncio.get_running_loop().time()
+        self._none_until = {what: until for what, until in self._none_until.items() if until > now_s}
+        self._none_until[place.what] = now_s + self._unused_s
+        while line.refused:
+            line.refused.popleft().set_result(None)
         self._end_reserved(line)
         self._go_on(line, place)
 

@@ -80,8 +80,6 @@ class RestCatalog:
         self._token: str | None = None
         self._token_until_s = 0.0
         self._prefix: str | None = None
-        # Tokens of the turns that are kept for this client's next commits.
-        self._turns: dict[TableName, str] = {}
 
     def load(self, table: TableName) -> TableState:
         """See `TableCatalog.load`."""
@@ -142,9 +140,10 @@ class RestCatalog:
         what = f"commit to {table}"
         path = self._table_path(table)
         headers = {"Idempotency-Key": key}
-        turn = self._turns.pop(table, ANY_TURN if request.overtaken >= OVERTAKEN_MAX else None)
-        if turn is not None:
-            headers[TURN] = turn
+        if request.turn is not None:
+            headers[TURN] = request.turn
+        elif request.overtaken >= OVERTAKEN_MAX:
+            headers[TURN] = ANY_TURN
         try:
             found = self._answer("POST", path, body=request.body(), headers=headers, what=what)
         except OutcomeUnknownError as e:
@@ -156,10 +155,7 @@ class RestCatalog:
             except UnavailableError as e:
                 return Unknown(reason=e.message)
         if status == 409:
-            token = found.headers.get(TURN)
-            if token:
-                self._turns[table] = token
-            return Conflict(reason=_reason(answer), next=bool(token))
+            return Conflict(reason=_reason(answer), turn=found.headers.get(TURN) or None)
         if status == 404:
             raise NoSuchTableError(f"table {table} does not exist: {_reason(answer)}", table=str(table))
         if status >= 500 or status in (408, 425, 429):

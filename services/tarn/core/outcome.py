@@ -22,11 +22,11 @@ class Conflict:
 
     Attributes:
         reason: what was found instead, for people.
-        next: whether this writer is the next one: the catalog keeps a turn for it, a moment long.
+        turn: token of the turn that the catalog keeps for this writer, a moment long; None without one.
     """
 
     reason: str
-    next: bool = False
+    turn: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

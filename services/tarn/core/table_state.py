@@ -370,12 +370,14 @@ class CommitRequest:
         updates: updates, likewise.
         snapshot_id: the snapshot that becomes the current one; None if the snapshots stay as they are.
         overtaken: how many requests in a row with the same changes other writers have overtaken.
+        turn: token of the turn that the catalog keeps for this request, from the last refusal.
     """
 
     requirements: Sequence[Json]
     updates: Sequence[Json]
     snapshot_id: int | None = None
     overtaken: int = 0
+    turn: str | None = None
 
     def body(self) -> Json:
         """JSON body of the request, without the identifier."""

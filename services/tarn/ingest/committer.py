@@ -38,6 +38,8 @@ log = structlog.get_logger()
 
 WARN_EVERY_ATTEMPTS = 10
 MEMBERS_MAX = 64
+TURNS_MAX = 3
+"""Reserved turns in a row that are taken without a pause before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +185,7 @@ class Committer:
         with self._lock:
             state = None if any(member.attempts for member in members) else self._last
         fresh, waits, overtaken, members_max = False, 0, 0, MEMBERS_MAX
+        turn, turns = None, 0
         while _open(members) and not (leader is not None and isinstance(leader.result, BaseException)):
             try:
                 if state is None:
@@ -208,7 +211,7 @@ class Committer:
                     continue
                 attempt = self._attempt(draft, state, attempt)
             try:
-                outcome = self._send(attempt, state, overtaken)
+                outcome = self._send(attempt, state, overtaken, turn)
             except UnavailableError as e:
                 state, waits = None, waits + 1
                 self._wait(e.message, waits, left, on_wait)
@@ -230,6 +233,7 @@ class Committer:
             else:
                 if isinstance(outcome, CommitDone):
                     state, fresh, waits, overtaken = outcome.state, True, 0, 0
+                    turn, turns = None, 0
                     self._remember(state)
                     for number, member in enumerate(attempt.members):
                         member.result = Done(
@@ -245,8 +249,10 @@ class Committer:
                 if isinstance(outcome, Conflict):
                     attempt.request, overtaken = None, overtaken + 1
                     log.info("commit conflict", table=str(self._table), attempt=waits, reason=outcome.reason)
-                    if not outcome.next:
-                        self._pause(min(waits, 6), left)
+                    # A turn that comes to nothing again and again: something else is slow.
+                    turns = turns + 1 if outcome.turn is not None else 0
+                    turn = outcome.turn if turns <= TURNS_MAX else None
+                    self._pause(0 if turn is not None else min(waits, 6), left)
                 else:
                     attempt.members[0].unknowns += 1
                     for member in attempt.members:
@@ -273,7 +279,9 @@ class Committer:
         before.append, before.request, before.base = draft.append, None, (state.uuid, state.head_id)
         return before
 
-    def _send(self, attempt: _Attempt, state: TableState, overtaken: int) -> CommitDone | Conflict | Unknown:
+    def _send(
+        self, attempt: _Attempt, state: TableState, overtaken: int, turn: str | None
+    ) -> CommitDone | Conflict | Unknown:
         if attempt.request is None:
             assert attempt.append is not None
             assert attempt.files is not None
@@ -287,7 +295,7 @@ class Committer:
                 now_ms=self._ports.now_ms(),
                 retention=self._retention,
             )
-            attempt.request = replace(request, overtaken=overtaken)
+            attempt.request = replace(request, overtaken=overtaken, turn=turn)
             attempt.key = self._ports.new_key()
         again = next((member for member in attempt.members if member.attempts), None)
         if again is not None:
@@ -322,14 +330,19 @@ class Committer:
         self._pause(waits, members)
 
     def _pause(self, waits: int, members: Sequence[Member]) -> None:
-        """Wait, unless all of these changes were given up by those who handed them over."""
+        """Wait, unless all of these changes were given up by those who handed them over.
+
+        Args:
+            waits: number of the wait; 0 for one that takes no time.
+            members: the changes.
+        """
         for member in members:
             try:
                 member.require_going()
             except Exception as e:  # noqa: BLE001 - raised to whoever handed the change over
                 member.result = e
         if _open(members):
-            self._ports.sleep(backoff_s(waits, chance=self._ports.chance))
+            self._ports.sleep(backoff_s(waits, chance=self._ports.chance) if waits else 0.0)
 
 
 @dataclass(slots=True, kw_only=True)

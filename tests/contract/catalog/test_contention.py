@@ -286,7 +286,10 @@ def overtaken(**properties: str) -> dict[str, Any]:
     return {"requirements": [require], "updates": set_to(**properties)}
 
 
-def test_a_writer_that_was_overtaken_and_asks_for_it_has_the_next_turn(world: World, client: Client) -> None:
+def test_a_writer_that_was_overtaken_and_asks_for_it_has_the_next_turn(
+    world: World, client: Client, lines: list[Lines]
+) -> None:
+    lines[0]._reserved_s = 60
     status, headers, _ = client.ask("POST", TABLE, overtaken(a="1"))
     assert (status, headers.get(app.TURN)) == (409, None), "who does not ask is answered at once, as before"
     status, headers, answer = client.ask("POST", TABLE, overtaken(a="1"), turn="next")

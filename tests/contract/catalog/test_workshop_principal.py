@@ -117,9 +117,9 @@ def test_it_takes_no_place_in_the_line_of_what_it_may_not_change(
     places: list[str] = []
     hold = Lines.hold
 
-    def held(lines: Lines, place: Place, *more: Any) -> Any:
+    def held(lines: Lines, place: Place, *more: Any, **named: Any) -> Any:
         places.append(place.what)
-        return hold(lines, place, *more)
+        return hold(lines, place, *more, **named)
 
     monkeypatch.setattr(Lines, "hold", held)
     error(lake.ask("jupyter", "POST", f"{TABLES}/flights", ADD), 403, "ForbiddenException")

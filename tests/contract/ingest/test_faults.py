@@ -188,19 +188,19 @@ class Scripted:
         self.inner = inner
         self.script = list(script)
         self.sent: list[tuple[str, str]] = []
-        self.overtaken: list[int] = []
+        self.asked: list[tuple[int, str | None]] = []
         self.load = inner.load
 
     def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
         self.sent.append((key, json.dumps(request.body(), sort_keys=True)))
-        self.overtaken.append(request.overtaken)
+        self.asked.append((request.overtaken, request.turn))
         step = self.script.pop(0) if self.script else "fine"
         if step == "lost":
             return Unknown(reason="no answer")
         if step == "away":
             raise UnavailableError("no connection")
         if step in ("raced", "next"):
-            return Conflict(reason="another commit was first", next=step == "next")
+            return Conflict(reason="another commit was first", turn="t-1" if step == "next" else None)
         outcome = self.inner.commit(table, request, key=key)
         return Unknown(reason="no answer") if step == "reply" else outcome
 
@@ -285,10 +285,19 @@ def test_a_writer_for_which_the_catalog_keeps_a_turn_does_not_pause(lake: Lake) 
     catalog = Scripted(lake.local, "raced", "lost", "raced", "next", "next")
     pieces = Pieces(lake, catalog, paused_s.append)
     assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.writer), Done)
-    assert len(paused_s) == 3
-    assert catalog.overtaken == [0, 1, 1, 2, 3, 4]
+    assert [pause_s > 0 for pause_s in paused_s] == [True, True, True, False, False], "but it may be stopped"
+    assert catalog.asked == [(0, None), (1, None), (1, None), (2, None), (3, "t-1"), (4, "t-1")]
     assert isinstance(pieces.committer.commit(pieces.batch(0, 5, 6), pieces.writer), Done)
-    assert catalog.overtaken[6:] == [0], "those of another commit do not count"
+    assert catalog.asked[6:] == [(0, None)], "those of another commit do not count"
+
+
+def test_a_writer_whose_turns_come_to_nothing_pauses_again(lake: Lake) -> None:
+    paused_s: list[float] = []
+    catalog = Scripted(lake.local, *["next"] * 5, "raced", "next")
+    pieces = Pieces(lake, catalog, paused_s.append)
+    assert isinstance(pieces.committer.commit(pieces.batch(0, 0, 5), pieces.writer), Done)
+    assert [pause_s > 0 for pause_s in paused_s] == [False] * 3 + [True] * 3 + [False]
+    assert [turn for _, turn in catalog.asked] == [None, *["t-1"] * 3, *[None] * 3, "t-1"]
 
 
 def test_a_writer_that_others_overtake_again_and_again_is_served_at_its_fourth_request_at_last(
@@ -300,7 +309,7 @@ def test_a_writer_that_others_overtake_again_and_again_is_served_at_its_fourth_r
         """Before each request the other one commits, unless the catalog keeps the turn for this one."""
 
         def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
-            if not self._turns:
+            if request.turn is None:
                 overtake()
             else:
                 beside.append(threading.Thread(target=overtake))

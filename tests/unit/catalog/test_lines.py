@@ -297,25 +297,42 @@ def test_between_two_reserved_turns_those_are_served_who_had_come_before() -> No
 
 def test_a_reserved_turn_that_nobody_takes_ends() -> None:
     async def play() -> None:
-        line = Play(reserved_s=0.02)
+        line = Play(reserved_s=60)
         token = await (await line.overtaken())
-        second = await line.overtaken()
+        second, other = await line.overtaken(), await line.overtaken(place=Place(what="b"))
         late = await line.ask("waits")
-        await asyncio.sleep(0.03)
+        line.lines._expire(line.lines._lines["a"], A)
+        await settle()
         assert line.served == ["waits"]
+        assert await second is None, "who waits is slower than a turn takes, or gone as that one is"
         tasks = [late, await line.ask("too late", token=token)]
-        await line.done("waits")
-        assert second.done()
-        tasks.append(await line.ask("second", token=await second))
-        assert line.served == ["waits", "second"]
+        assert await (await line.overtaken()) is None
+        tasks.append(await line.ask("elsewhere", place=Place(what="b"), token=await other))
+        assert line.served == ["waits", "elsewhere"]
+        await line.end(*tasks)
+        line.lines._none_until["a"] = 0.0
+        tasks = [await line.ask("much later", token=await (await line.overtaken()))]
+        assert line.served[-1] == "much later"
         await line.end(*tasks)
 
     run(play())
 
 
-def test_who_waits_for_a_turn_of_its_own_is_counted_and_leaves_when_it_is_gone_or_time_is_over() -> None:
+def test_a_turn_ends_by_itself() -> None:
     async def play() -> None:
-        line, left = Play(waiting_max=2, reserve_wait_s_max=0.05), asyncio.Event()
+        line = Play(reserved_s=0.02)
+        assert await (await line.overtaken())
+        waits = await line.ask("waits")
+        while not line.served:
+            await asyncio.sleep(0.01)
+        await line.end(waits)
+
+    run(play())
+
+
+def test_who_waits_for_a_turn_of_its_own_is_counted_and_leaves_when_it_is_gone() -> None:
+    async def play() -> None:
+        line, left = Play(waiting_max=2), asyncio.Event()
 
         async def gone() -> None:
             await left.wait()
@@ -328,10 +345,21 @@ def test_who_waits_for_a_turn_of_its_own_is_counted_and_leaves_when_it_is_gone_o
         with pytest.raises(ClientDisconnect):
             await goes
         tasks.append(await line.ask("one more"))
-        assert await stays is None, "not reserved in time"
         await line.done("served")
-        assert line.served[-1] == "one more"
+        tasks.append(await line.ask("stays", token=await stays))
+        await line.done("stays")
+        assert line.served == ["served", "stays", "one more"]
         await line.end(*tasks)
+
+    run(play())
+
+
+def test_a_refusal_is_held_back_for_no_longer_than_the_bound() -> None:
+    async def play() -> None:
+        line = Play(reserve_wait_s_max=0.02)
+        served = await line.ask("served")
+        assert await asyncio.wait_for(await line.overtaken(), 5) is None
+        await line.end(served)
 
     run(play())
 
@@ -339,7 +367,7 @@ def test_who_waits_for_a_turn_of_its_own_is_counted_and_leaves_when_it_is_gone_o
 @pytest.mark.parametrize("given", [False, True])
 def test_a_writer_that_is_cancelled_while_it_waits_for_a_turn_holds_up_nobody(given: bool) -> None:
     async def play() -> None:
-        line = Play(reserved_s=0.02)
+        line = Play(reserved_s=60)
         first = await line.ask("first")
         overtaken = await line.overtaken()
         if given:
@@ -351,7 +379,9 @@ def test_a_writer_that_is_cancelled_while_it_waits_for_a_turn_holds_up_nobody(gi
             await overtaken
         line.go["first"].set()
         next_ = await line.ask("next")
-        await asyncio.sleep(0.03)
+        if given:
+            line.lines._expire(line.lines._lines["a"], A)
+            await settle()
         assert line.served == ["first", "next"]
         await line.end(first, next_)
 
