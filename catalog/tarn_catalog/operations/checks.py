@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tarn.core.errors import (
+    CorruptStateError,
     ForbiddenError,
     NoSuchNamespaceError,
     NotFoundError,
@@ -185,7 +186,10 @@ class Checks:
         """Return which child namespaces the caller sees: any privilege on what contains them shows all."""
         if self.caller.admin or self._held(parent, Need.ANY)[0]:
             return None
-        return lambda levels, uuid, owner: bool(self.caller.on(uuid, owner)) or self._leads_to_granted(levels)
+        inside = self._granted_inside(len(parent) + 1)
+        return lambda levels, uuid, owner: (
+            bool(self.caller.on(uuid, owner)) or any(self._is_there(on) for on in inside.get(levels, ()))
+        )
 
     def _shown_names(self, levels: Levels) -> Shown | None:
         """Return which tables and views of a namespace the caller sees: those that it may read."""
@@ -193,21 +197,29 @@ class Checks:
             return None
         return lambda _, uuid, owner: Privilege.READ in self.caller.on(uuid, owner)
 
-    def _leads_to_granted(self, levels: Levels) -> bool:
-        """Return whether a namespace contains something that the caller was granted something on.
+    def _granted_inside(self, size: int) -> dict[Levels, list[Securable]]:
+        """Return the things in each namespace of so many levels that the caller was granted something on.
 
         A grant has the last name of its thing, which may be gone, and the namespace another one of its name.
         """
-        size = len(levels)
-        granted = (grant.on for grant in self.caller.grants.of(self.caller.grantees))
-        return any(self._is_there(on) for on in granted if len(on.name) > size and on.name[:size] == levels)
+        found: dict[Levels, list[Securable]] = {}
+        for grant in self.caller.grants.of(self.caller.grantees):
+            if len(grant.on.name) > size:
+                found.setdefault(grant.on.name[:size], []).append(grant.on)
+        return found
+
+    def _leads_to_granted(self, levels: Levels) -> bool:
+        return any(self._is_there(on) for on in self._granted_inside(len(levels)).get(levels, ()))
 
     def _is_there(self, on: Securable) -> bool:
-        """Return whether a thing has the name that a grant knows it by."""
-        if on.kind == NAMESPACE:
-            space = self._catalog.namespaces.find(on.name)
-            return space is not None and space.uuid == on.uuid
-        found = self._catalog.tables.find(TableIdentifier.of(on.name[:-1], on.name[-1], on.kind))
+        """Return whether a thing has the name that a grant knows it by; a damaged one counts as there."""
+        try:
+            if on.kind == NAMESPACE:
+                space = self._catalog.namespaces.find(on.name)
+                return space is not None and space.uuid == on.uuid
+            found = self._catalog.tables.find(TableIdentifier.of(on.name[:-1], on.name[-1], on.kind))
+        except CorruptStateError:
+            return True
         return found is not None and found.live and found.uuid == on.uuid
 
     def _forbidden(

@@ -348,6 +348,13 @@ def test_a_namespace_of_the_same_name_is_another_one(lake: World) -> None:
     assert answer.status_code == 403
 
 
+def test_a_damaged_table_hides_no_namespace_from_who_was_granted_something_on_it(lake: World) -> None:
+    lake.table("t")
+    lake.grant("bob", "table:ns.t", "READ")
+    lake.store.put(pointer_key(("ns",), "t"), b"{")
+    assert lake.listed("bob", "/v1/namespaces") == ["ns"]
+
+
 @pytest.mark.parametrize("on", ["table:ns.t", "namespace:ns.deep"])
 def test_a_grant_on_what_is_gone_shows_no_namespace_that_got_its_name(lake: World, on: str) -> None:
     lake.table("t")
