@@ -18,7 +18,7 @@ from tarn.core.decode import Decoder
 from tarn.core.spec import IngestorSpec, TableRef, parse_spec
 from tarn.core.spec.fields import SchemaSpec
 from tarn.core.spec.ingestor import MEMORY_BYTES_MAX, MEMORY_BYTES_MIN
-from tarn.core.spec.parse import SPEC_BYTES_MAX
+from tarn.core.spec.parse import REPEATED_MAX, SPEC_BYTES_MAX
 from tarn.ingest.metrics import to_metrics
 from tarn.ingest.sampling import SAMPLE_BYTES_MAX, SAMPLE_RECORDS_MAX
 from tarn.ingest.status import StatusRegistry
@@ -136,7 +136,7 @@ def test_the_bounds_of_numbers_and_lists_are_those_of_the_model() -> None:
         f"{MEMORY_BYTES_MIN >> 20}Mi to {MEMORY_BYTES_MAX >> 30}Gi"
     )
     assert f"A file has at most {SPEC_BYTES_MAX >> 10} KiB." in text
-    assert f"at most {SPEC_BYTES_MAX:,} values." in text
+    assert f"at most {REPEATED_MAX:,} values and characters." in text
 
 
 def test_each_reason_to_stop_is_an_error_of_the_code() -> None:

@@ -63,19 +63,21 @@ def parts_of(kind: Any, path: str = "") -> Iterator[tuple[str, type[BaseModel]]]
         "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
         + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 7))
         + "metadata: {name: *a6}\n",
+        f"a: &a {'x' * 1_000}\nb: [{', '.join(['*a'] * 1_100)}]\n",
+        f"a: &a {'x' * 100}\n" + "".join(f"b{n}: {{? *a : {n}}}\n" for n in range(11_000)),
         "metadata: &m {name: *m}\n",
         "metadata: !!pairs &m [name: *m]\n",
     ],
-    ids=["nine times, seven times over", "itself", "itself, in pairs"],
+    ids=["nine times, seven times over", "a long text", "a long key", "itself", "itself, in pairs"],
 )
 def test_aliases_that_make_more_than_a_file_holds_are_refused(text: str) -> None:
-    with pytest.raises(InvalidSpecError, match=r"^x: aliases .* more than 262144 values"):
+    with pytest.raises(InvalidSpecError, match=r"^x: aliases .* more than 1048576 values"):
         parse_spec(text, file="x")
 
 
 def test_merge_keys_that_make_more_than_a_file_holds_are_refused() -> None:
     levels = (f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 12))
-    with pytest.raises(InvalidSpecError, match=r"^x, line \d+, .* merge keys .* more than 262144 values"):
+    with pytest.raises(InvalidSpecError, match=r"^x, line \d+, .* merge keys .* more than 262144 keys"):
         parse_document("\n".join(["a0: &a0 {k: 1}", *levels]), file="x")
     found = parse_document("a: &a {k: 1, l: 2}\nb: {<<: *a, l: 3}\nc: {<<: [*a, *a]}", file="x")
     assert (found["b"], found["c"]) == ({"k": 1, "l": 3}, {"k": 1, "l": 2})
@@ -201,7 +203,8 @@ def test_a_bad_spec_names_file_path_value_and_what_is_allowed(old, new, told):
         ("!!python/object/apply:os.system ['true']", "unreadable YAML"),
         ("a: 2026-13-01", "unreadable YAML: month must be in 1..12; put text"),
         (f"a: {'1' * 5_000}", "unreadable YAML: Exceeds the limit"),
-        ("[" * 2_000, "unreadable YAML: maximum recursion depth"),
+        ("[" * 2_000, "unreadable YAML: nested too deeply"),
+        ("a: &a {<<: *a, k: 1}", "a merge key (<<) that names itself"),
         ("a: 1\nb: 2\na: 3", "bad.yaml, line 3, column 1: unreadable YAML: the key 'a' is there twice"),
         ("a: {b: {c: 1, d: 2, c: 3}}", "the key 'c' is there twice"),
         ("a: !!bool maybe", "unreadable YAML: a value has not the form of its tag (KeyError: 'maybe')"),

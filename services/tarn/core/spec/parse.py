@@ -30,6 +30,8 @@ from tarn.core.spec.source import AvroMessages, KafkaSource, Source
 from tarn.core.spec.table import TableRef, TableSpec
 
 SPEC_BYTES_MAX = 256 * 1024
+REPEATED_MAX = 4 * SPEC_BYTES_MAX
+"""What YAML's aliases may make of a file: values and characters. Without them it has half of that at most."""
 
 _ALLOWED: dict[str, type[BaseModel]] = {
     "": IngestorSpec,
@@ -72,7 +74,7 @@ class _EachKeyOnce(yaml.SafeLoader):
                     raise ComposerError(
                         None,
                         None,
-                        f"merge keys (<<) make it more than {SPEC_BYTES_MAX} values; write out what they "
+                        f"merge keys (<<) make it more than {SPEC_BYTES_MAX} keys; write out what they "
                         "repeat",
                         key.start_mark,
                     )
@@ -118,8 +120,12 @@ def parse_document(text: str, *, file: str) -> dict[str, Any]:
         raise InvalidSpecError(
             f"{file}{where}: unreadable YAML: {problem}; fix the text there", file=file
         ) from e
-    except (ValueError, RecursionError) as e:
-        # Of a value that looks like a date or a number, and is none; of text that is nested too deeply.
+    except RecursionError as e:
+        raise InvalidSpecError(
+            f"{file}: unreadable YAML: nested too deeply, or a merge key (<<) that names itself", file=file
+        ) from e
+    except ValueError as e:
+        # Of a value that looks like a date or a number, and is none.
         raise InvalidSpecError(
             f"{file}: unreadable YAML: {e}; put text that only looks like a date or number in quotes",
             file=file,
@@ -130,9 +136,10 @@ def parse_document(text: str, *, file: str) -> dict[str, Any]:
             "it without !!bool, !!int and the like",
             file=file,
         ) from e
-    if size > SPEC_BYTES_MAX:
+    if size > REPEATED_MAX:
         raise InvalidSpecError(
-            f"{file}: aliases (*name) make it more than {SPEC_BYTES_MAX} values; write out what they repeat",
+            f"{file}: aliases (*name) make it more than {REPEATED_MAX} values and characters; write out what "
+            "they repeat",
             file=file,
         )
     if not isinstance(value, dict):
@@ -173,17 +180,19 @@ def _tell(error: Any) -> str:
 
 
 def _size(value: object, known: dict[int, float]) -> float:
-    """Number of values, each as often as aliases repeat it; infinite if one contains itself.
+    """Number of values and characters, as often as aliases repeat them; infinite if one contains itself.
 
     Args:
         value: what YAML was read as.
         known: sizes of the values that were counted, by their identity.
     """
-    if not isinstance(value, dict | list | tuple):
+    if isinstance(value, str | bytes):
+        return 1 + len(value)
+    if not isinstance(value, dict | list | tuple | set):
         return 1
     if id(value) not in known:
         known[id(value)] = math.inf  # until it is counted: who meets it meanwhile is a part of it
-        parts = value.values() if isinstance(value, dict) else value
+        parts = [*value.keys(), *value.values()] if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_size(part, known) for part in parts)
     return known[id(value)]
 
