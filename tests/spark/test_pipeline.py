@@ -361,6 +361,39 @@ def test_dropped_tables_are_recreated(lake: Lake) -> None:
     assert flights.wrong(lake) == []
 
 
+@pytest.mark.in_turn(2, "gold stays that of a silver which is no more, while no message comes")
+def test_gold_is_of_a_silver_that_was_made_again(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log, parts = bronze.Log(), list(flights.messages(flights.stream(seed=18), parts=3))
+    bronze.append(lake, log, [m for part in parts[:2] for m in part])
+    Pipeline(lake=lake).cycle()
+    lake.spark.sql(f"DELETE FROM {lake.name(SILVER.name)} WHERE carrier = 'UA'")
+    bronze.append(lake, log, parts[2])
+    Pipeline(lake=lake).cycle()
+    assert flights.wrong(lake) != []
+
+    lake.spark.sql(f"DROP TABLE {lake.name(SILVER.name)}")
+    Pipeline(lake=lake).cycle()
+    assert flights.wrong(lake) == []
+    assert Pipeline(lake=lake).cycle() == 0
+
+
+@pytest.mark.in_turn(2, "a column that somebody added to silver or gold stops the pipeline")
+def test_a_column_that_somebody_added_is_null_in_new_rows(lake: Lake) -> None:
+    flights.load_reference(lake)
+    log, parts = bronze.Log(), list(flights.messages(flights.stream(seed=19), parts=2))
+    bronze.append(lake, log, parts[0])
+    Pipeline(lake=lake).cycle()
+    added = [SILVER.name, *(gold.table.name for gold in GOLD)]
+    for table in added:
+        lake.spark.sql(f"ALTER TABLE {lake.name(table)} ADD COLUMN note string")
+    bronze.append(lake, log, parts[1])
+    Pipeline(lake=lake).cycle()
+    assert flights.wrong(lake) == []
+    assert [lake.table(table).where("note IS NOT NULL").count() for table in added] == [0] * len(added)
+    assert Pipeline(lake=lake).cycle() == 0
+
+
 @pytest.mark.in_turn(4, "the pipeline goes on with offsets of another table")
 def test_another_bronze_stops_the_pipeline(lake: Lake) -> None:
     flights.load_reference(lake)
