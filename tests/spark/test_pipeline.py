@@ -361,7 +361,7 @@ def test_dropped_tables_are_recreated(lake: Lake) -> None:
     assert flights.wrong(lake) == []
 
 
-@pytest.mark.in_turn(2, "gold stays that of a silver which is no more, while no message comes")
+@pytest.mark.in_turn(2, "gold stays that of a silver that was dropped, while no message comes")
 def test_gold_is_of_a_silver_that_was_made_again(lake: Lake) -> None:
     flights.load_reference(lake)
     log, parts = bronze.Log(), list(flights.messages(flights.stream(seed=18), parts=3))

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidLocationError
 from tarn.core.naming import claim_key
+from tarn.core.object_store import StoreTooLargeError
 from tarn_catalog.metadata import validate_file, view_metadata
 from tarn_catalog.metadata.schemas import Json
 from tarn_catalog.operations.identifiers import TableIdentifier, gone, placed, pointer_change, taken
@@ -150,7 +151,10 @@ class Names:
             InvalidError: the metadata is not valid.
         """
         key = validate_file.check_file(location, self._core.roots)
-        stored = self._core.store.get(key)
+        try:
+            stored = self._core.store.get(key)
+        except StoreTooLargeError as e:
+            raise InvalidLocationError(f"Invalid metadata-location {location}: {e.message}") from e
         if stored is None:
             raise InvalidLocationError(
                 f"Invalid metadata-location {location}: there is no such file; give the one that a load of "

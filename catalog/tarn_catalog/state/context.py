@@ -15,7 +15,7 @@ import orjson
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError
 from tarn.core.metadata_json import GZIP_SUFFIX, packed, unpacked
 from tarn.core.naming import WarehouseLayout
-from tarn.core.object_store import LocalStore, ObjectStore, Stored
+from tarn.core.object_store import WHOLE_BYTES_MAX, LocalStore, ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
 from tarn_catalog.metadata.snapshots import with_main
 from tarn_catalog.metadata.types import TableMetadata, ViewMetadata
@@ -380,11 +380,16 @@ class CatalogContext:
 
         Raises:
             InvalidError: it holds a number beyond 64 bits, is nested too deeply to be JSON, or is longer than
-                a compressed file may be.
+                what can be read again.
             ConflictError: the location holds other content.
             UnavailableError: the store did not take it; nothing was changed.
         """
         raw = dumped(parsed)
+        if len(raw) > WHOLE_BYTES_MAX:
+            raise InvalidError(
+                f"Cannot store the metadata: it has {len(raw)} bytes, at most {WHOLE_BYTES_MAX >> 20} MiB "
+                "can be read again; keep fewer snapshots (tarn.snapshots-kept), or remove properties"
+            )
         try:
             data = packed(raw) if location.endswith(GZIP_SUFFIX) else raw
         except ValueError as e:

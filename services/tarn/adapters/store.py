@@ -27,12 +27,14 @@ from obstore.store import S3Store as VendorS3Store
 from tarn.adapters.store_listing import BucketAccess, list_keys
 from tarn.core.object_store import (
     DELETED_AT_ONCE_MAX,
+    WHOLE_BYTES_MAX,
     Listed,
     StoreBusyError,
     Stored,
     StoreDeniedError,
     StoreOutcomeUnknownError,
     StoreRefusedError,
+    StoreTooLargeError,
     StoreUnavailableError,
 )
 
@@ -132,6 +134,13 @@ class S3Store:
             try:
                 result = obstore.get(self._store, key, options=options)
                 meta = result.meta
+                if meta["size"] > WHOLE_BYTES_MAX:
+                    # Who may write a table may name any object as a manifest list.
+                    raise StoreTooLargeError(
+                        f"{key} has {meta['size']} bytes, more than the {WHOLE_BYTES_MAX >> 20} MiB that are "
+                        "read whole; find out who names it",
+                        key=key,
+                    )
                 return Stored(
                     data=bytes(result.bytes()),
                     etag=_etag(meta["e_tag"], key),

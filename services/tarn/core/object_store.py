@@ -5,6 +5,7 @@
     StoreDeniedError          the credentials lack permission
     StoreOutcomeUnknownError  a write without a response (timeout, reset, 5xx): it may have happened
     StoreUnavailableError     a read without a response
+    StoreTooLargeError        an object that is too long to be read whole
 
 Whether to repeat a write is the caller's decision (invariant I3).
 """
@@ -20,6 +21,8 @@ from tarn.core.errors import ConflictError, ForbiddenError, OutcomeUnknownError,
 PART_BYTES = 4 * 1024 * 1024
 DELETED_AT_ONCE_MAX = 1_000
 """Keys in one request to delete; S3's limit."""
+WHOLE_BYTES_MAX = 128 * 1024 * 1024
+"""Longest object that `ObjectStore.get` reads."""
 
 
 class StoreRefusedError(ConflictError):
@@ -40,6 +43,10 @@ class StoreOutcomeUnknownError(OutcomeUnknownError):
 
 class StoreUnavailableError(UnavailableError):
     """A read received no response."""
+
+
+class StoreTooLargeError(StoreUnavailableError):
+    """An object is longer than `WHOLE_BYTES_MAX`: it is not read whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

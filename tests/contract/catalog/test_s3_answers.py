@@ -14,11 +14,13 @@ from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.store import S3Store
 from tarn.adapters.store_listing import authorization, list_keys
 from tarn.core.object_store import (
+    WHOLE_BYTES_MAX,
     StoreBusyError,
     Stored,
     StoreDeniedError,
     StoreOutcomeUnknownError,
     StoreRefusedError,
+    StoreTooLargeError,
     StoreUnavailableError,
 )
 
@@ -31,6 +33,8 @@ class Answers(ThreadingHTTPServer):
     """Sends the same response to every request and counts the requests."""
 
     status, body, asked, sent = 200, "", 0, ""
+    length: int | None = None
+    """Length in the head; None: that of the body."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -41,7 +45,11 @@ class Handler(BaseHTTPRequestHandler):
         self.server.sent = self.rfile.read(int(self.headers.get("content-length") or 0)).decode()
         data = self.server.body.encode()
         self.send_response(self.server.status)
-        self.send_header("content-length", str(len(data)))
+        self.send_header(
+            "content-length", str(len(data) if self.server.length is None else self.server.length)
+        )
+        self.send_header("etag", '"1"')
+        self.send_header("last-modified", "Sat, 21 Nov 2026 08:00:00 GMT")
         self.end_headers()
         self.wfile.write(data)
 
@@ -115,6 +123,19 @@ def test_a_read_is_tried_again_unless_it_is_refused(
     with pytest.raises(error):
         store.get("k")
     assert server.asked == asked
+
+
+def test_an_object_that_is_too_long_is_not_read_whole(store: S3Store, server: Answers) -> None:
+    server.status, server.length = 200, WHOLE_BYTES_MAX + 1
+    with pytest.raises(
+        StoreTooLargeError, match="k has 134217729 bytes, more than the 128 MiB that are read"
+    ):
+        store.get("k")
+    assert server.asked == 1
+    server.body, server.length = "abc", 3
+    found = store.get("k")
+    assert found is not None
+    assert found.data == b"abc"
 
 
 def test_not_modified_is_what_was_known_and_never_absence(server: Answers, store: S3Store) -> None:
