@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -110,7 +111,7 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
         state = ports.catalog.load(table)
         done = next((p for p in sent if _is_done(p, state)), None)
         if done is not None:
-            return _result(table, done, state)
+            return _result(table, done, at(state, done["snapshot"]))
         target = resolve(state, ref, table)
         plan = {"state": state, "target": target, "tag": f"{TAG_BEFORE}{state.head_id}"}
         request = _request(ports, table, state, target, offsets)
@@ -141,10 +142,14 @@ def _is_done(plan: Json, state: TableState) -> bool:
     before: TableState = plan["state"]
     if plan["tag"] not in state.refs or plan["tag"] in before.refs:
         return False
-    log = [int(entry["snapshot-id"]) for entry in state.metadata.get("snapshot-log") or ()]
-    if before.head_id in log:
-        log = log[len(log) - log[::-1].index(before.head_id) :]
-    return plan["snapshot"] in log
+    now, then = _logged(state, plan["snapshot"]), _logged(before, plan["snapshot"])
+    return any(count > then[at_ms] for at_ms, count in now.items())
+
+
+def _logged(state: TableState, snapshot_id: int) -> Counter[int]:
+    """How often the log names a snapshot as the current one, by time: entries of one time are alike."""
+    log = state.metadata.get("snapshot-log") or ()
+    return Counter(int(one["timestamp-ms"]) for one in log if int(one["snapshot-id"]) == snapshot_id)
 
 
 def _send(ports: RollbackPorts, table: TableName, request: CommitRequest) -> CommitOutcome:

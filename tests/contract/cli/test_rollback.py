@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -30,7 +31,7 @@ from tarn.keeper.fsck import fsck
 from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.test_watermarks import order as timed_order
 from tests.contract.ingest.test_watermarks import timed
-from tests.support.lake import BUCKET, TABLE, Lake, order, spec
+from tests.support.lake import BUCKET, TABLE, Lake, foreign_snapshot, order, spec
 
 NAME = TableName(("bronze",), "orders")
 WATERMARK = "tarn.watermark.orders"
@@ -438,6 +439,34 @@ def test_a_conflict_that_is_a_lie_is_found_by_the_tag(world: World) -> None:
     assert (len(keys), done.rows) == (1, (SECOND, FIRST))
     before, after = done.streams["orders"]
     assert before == after, "it kept the offsets, and says so"
+
+
+@pytest.mark.parametrize("micros", [False, True])
+@pytest.mark.parametrize("offsets", Offsets)
+def test_one_that_somebody_undid_meanwhile_is_not_sent_again(
+    world: World, offsets: Offsets, micros: bool
+) -> None:
+    """The log then ends as it did before; after a writer with a time in microseconds, all have its time."""
+    if micros:
+        assert foreign_snapshot(world.lake.local, NAME, 4711, at_ms=time.time_ns() // 1_000)
+    world.send(4)
+    world.middle = world.lake.table().head_id
+    world.send(4)
+    ports, first = world.ports, world.lake.table()
+    back: list[str] = []
+
+    def answer(number: int, send: Callable[[], CommitOutcome]) -> CommitOutcome:
+        send()
+        if not back:
+            back.append(f"before-rollback-{first.head_id}")
+            roll_back(ports, NAME, back[0], Offsets.REWIND)
+        return Conflict(reason="409 after a resend")
+
+    keys = answering(world, answer)
+    done = world.roll_back(str(world.middle), offsets)
+    assert (len(keys), done.target, done.rows) == (1, world.middle, (SECOND + 8, SECOND + 4))
+    assert world.lake.table().head_id == first.head_id, "whoever went back again has the last word"
+    assert world.found() == list(range(SECOND + 8))
 
 
 def test_a_tag_of_an_earlier_rollback_is_no_proof(world: World) -> None:
