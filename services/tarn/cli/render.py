@@ -171,7 +171,7 @@ def _tables(seen: Status) -> Table:
             f"{facts.snapshots:,}",
             *_sizes(seen.sizes.get(facts.name)),
             "never" if facts.last_commit is None else f"{facts.last_commit:%Y-%m-%d %H:%M:%S}Z",
-            "" if age is None else _age(age),
+            _age(age) if age is not None else "" if facts.last_commit is None else "?",
         )
     return table
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from tarn.core.errors import NotFoundError, TarnError, UnavailableError
 
 AT_ONCE_MAX = 12
 STUCK = frozenset({"Stopped", "Invalid", "Waiting"})
+AHEAD_MAX = timedelta(days=1)
+"""A commit's time so far ahead is not that of a clock that is fast: the age of the commit is unknown."""
 
 T = TypeVar("T")
 
@@ -271,8 +273,13 @@ def _audits(page: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 def age_s(facts: TableFacts, at: datetime) -> float | None:
-    """Return the seconds since a table's last commit; None if there was none."""
-    return None if facts.last_commit is None else max(0.0, (at - facts.last_commit).total_seconds())
+    """Return the seconds since a table's last commit; None if there was none, or its time is no time of now.
+
+    A writer may state any number as the time of its snapshot, such as one in microseconds.
+    """
+    if facts.last_commit is None or facts.last_commit - at > AHEAD_MAX:
+        return None
+    return max(0.0, (at - facts.last_commit).total_seconds())
 
 
 def as_data(status: Status) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from tarn.cli.ports import TableFacts
 from tarn.cli.render import _age, print_report, print_status
 from tarn.cli.status import IngestorFacts, ServiceState, Status
 from tarn.core.audit.model import Finding, Kind
+from tarn.core.years import moment_of
 from tarn.keeper.fsck import Report as FsckReport
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -78,6 +79,25 @@ def test_the_status_shows_a_row_per_service_layer_ingestor_and_table_and_faults_
         for part in parts:
             assert part in row, (first, part)
     assert text(err).splitlines() == ["kafka: [red]away[/red]", "a.b: broken"]
+
+
+def test_an_age_that_is_unknown_is_shown_as_such() -> None:
+    table = TableFacts(
+        name="a.b",
+        format_version=2,
+        rows=1,
+        data_files=1,
+        delete_files=0,
+        snapshots=1,
+        last_commit=moment_of(2**62),
+    )
+    out, err = consoles()
+    print_status(
+        Status(at=AT, services=(), tables=(table, replace(table, name="c.d", last_commit=None))), out, err
+    )
+    shown = [[cell.strip() for cell in line.split("│")][-2:] for line in text(out).splitlines()]
+    assert ["9999-12-31 23:59:59Z", "?"] in shown
+    assert ["never", ""] in shown
 
 
 def test_watermarks_are_shown_if_a_stream_has_one() -> None:

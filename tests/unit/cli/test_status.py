@@ -15,6 +15,7 @@ from tarn.cli.status import (
     Container,
     Look,
     Sources,
+    Status,
     age_s,
     as_data,
     audit_faults,
@@ -187,6 +188,16 @@ def test_age_is_that_of_the_last_commit_and_never_negative():
     assert age_s(facts("t"), AT) == 90
     assert age_s(facts("t", last_commit=None), AT) is None
     assert age_s(facts("t", last_commit=AT + timedelta(seconds=3)), AT) == 0
+
+
+@pytest.mark.parametrize("ahead", [timedelta(days=1, seconds=1), timedelta(days=2_000_000)])
+def test_the_age_of_a_commit_that_is_yet_to_come_is_unknown(ahead: timedelta):
+    """A writer stated a time in microseconds, say: that is not a table that was committed to just now."""
+    assert age_s(facts("t", last_commit=AT + timedelta(days=1)), AT) == 0
+    late = facts("t", last_commit=AT + ahead)
+    assert age_s(late, AT) is None
+    (shown,) = as_data(Status(at=AT, services=(), tables=(late,)))["tables"]
+    assert (shown["age_s"], shown["last_commit"]) == (None, (AT + ahead).isoformat())
 
 
 def flights() -> MemoryLake:
