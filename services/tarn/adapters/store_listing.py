@@ -64,20 +64,31 @@ def list_keys(access: BucketAccess, prefix: str, *, after: str | None = None) ->
         query["start-after"] = after
     while True:
         root = _page(access, prefix, query)
-        for entry in _all(root, "Contents"):
-            key = unquote_plus(_text(entry, "Key"))
-            if not _STRANGE.search(key):
-                at = datetime.fromisoformat(_text(entry, "LastModified"))
-                yield Listed(
-                    key=key,
-                    etag=_text(entry, "ETag"),
-                    size_bytes=int(_text(entry, "Size")),
-                    modified_ms=int(at.timestamp() * 1000),
-                )
+        encoded = _text(root, "EncodingType") == "url"
+        try:
+            found = [_listed(entry, encoded=encoded) for entry in _all(root, "Contents")]
+        except ValueError as e:
+            raise _unusable(access, prefix, f"{type(e).__name__}: {e}") from e
+        yield from (one for one in found if not _STRANGE.search(one.key))
         token = _text(root, "NextContinuationToken")
         if not token:
             return
         query["continuation-token"] = token
+
+
+def _listed(entry: ElementTree.Element, *, encoded: bool) -> Listed:
+    """An object of a listing.
+
+    Raises:
+        ValueError: its size or its time is none.
+    """
+    key = _text(entry, "Key")
+    return Listed(
+        key=unquote_plus(key) if encoded else key,
+        etag=_text(entry, "ETag"),
+        size_bytes=int(_text(entry, "Size")),
+        modified_ms=int(datetime.fromisoformat(_text(entry, "LastModified")).timestamp() * 1000),
+    )
 
 
 def authorization(
@@ -129,12 +140,15 @@ def _page(access: BucketAccess, prefix: str, query: Mapping[str, str]) -> Elemen
         connection.request("GET", f"/{access.bucket}?{_encoded(query)}", headers=headers)
         answer = connection.getresponse()
         status, body = answer.status, answer.read(PAGE_BYTES_MAX)
-        if status == 200:
-            return ElementTree.fromstring(body)  # noqa: S314 - an answer of the lake's own store
+        root = ElementTree.fromstring(body) if status == 200 else None  # noqa: S314 - of the lake's own store
     except (OSError, http.client.HTTPException, ElementTree.ParseError) as e:
         raise _unusable(access, prefix, f"{type(e).__name__}: {e}") from e
     finally:
         connection.close()
+    if root is not None:
+        if root.tag.rpartition("}")[2] != "ListBucketResult":
+            raise _unusable(access, prefix, f"the answer is no listing, but {root.tag}")
+        return root
     if status in (401, 403):
         raise StoreDeniedError(
             f"may not list {prefix} at {access.endpoint} in bucket {access.bucket}: status {status}; check "

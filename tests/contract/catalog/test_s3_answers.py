@@ -148,7 +148,7 @@ def test_not_modified_is_what_was_known_and_never_absence(server: Answers, store
 
 LISTING = (
     '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
-    "<IsTruncated>{}</IsTruncated>{}</ListBucketResult>"
+    "{}<IsTruncated>{}</IsTruncated>{}</ListBucketResult>"
 )
 ENTRY = (
     "<Contents><Key>{}</Key><LastModified>2026-11-21T08:00:00.000Z</LastModified><ETag>&quot;1&quot;</ETag>"
@@ -161,6 +161,7 @@ class Listing(Answers):
     """Lists these keys, a page after the other, as an S3 store does; takes note of the requests."""
 
     pages: Sequence[Sequence[str]] = ()
+    encodes = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Lister)
@@ -177,10 +178,11 @@ class Lister(Handler):
         pages = [[key for key in page if key > after] for page in self.server.pages]
         number = int(query.get("continuation-token", "0"))
         more = number + 1 < len(pages)
-        encode = quote_plus if query.get("encoding-type") == "url" else xml
+        asked = self.server.encodes and query.get("encoding-type") == "url"
+        encode, encoding = (quote_plus, "<EncodingType>url</EncodingType>") if asked else (xml, "")
         found = "".join(ENTRY.format(encode(key)) for key in pages[number])
         token = f"<NextContinuationToken>{number + 1}</NextContinuationToken>" if more else ""
-        self.server.body = LISTING.format(str(more).lower(), found + token)
+        self.server.body = LISTING.format(encoding, str(more).lower(), found + token)
         self.answer()
 
 
@@ -222,6 +224,15 @@ def test_one_strange_key_hides_no_other(listing: Listing, kind: type[S3Store], s
     assert [one.key for one in store_at(listing, kind).list("a", after="a/y")] == ["a/z.json", "a/é&.json"]
 
 
+@pytest.mark.parametrize("encodes", [True, False])
+def test_keys_are_decoded_only_if_the_store_says_that_it_encoded_them(
+    listing: Listing, encodes: bool
+) -> None:
+    listing.pages, listing.encodes = [["a/b+c.json", "a/d%41.json", "a/e f.json", "a/\x7f"]], encodes
+    found = [one.key for one in list_keys(store_at(listing)._access, "a")]
+    assert found == ["a/b+c.json", "a/d%41.json", "a/e f.json"]
+
+
 def test_such_a_listing_is_signed_as_the_library_signs_its_own(listing: Listing) -> None:
     listing.pages = [["a b/c.json"]]
     store = store_at(listing)
@@ -245,6 +256,22 @@ def test_a_listing_that_is_refused_says_so(server: Answers, status: int, error: 
         list(list_keys(store_at(server)._access, "a"))
     server.status, server.body = 200, "no XML"
     with pytest.raises(StoreUnavailableError, match="ParseError"):
+        list(list_keys(store_at(server)._access, "a"))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("<html><body>Welcome</body></html>", "the answer is no listing, but html"),
+        (FULL.format("SlowDown", "Wait."), "the answer is no listing, but Error"),
+        (LISTING.format("", "false", ENTRY.format("a/b").replace("3</Size>", "</Size>")), "ValueError"),
+        (LISTING.format("", "false", ENTRY.format("a/b").replace("2026-11-21T", "")), "ValueError"),
+    ],
+)
+def test_an_answer_that_is_no_listing_is_not_an_empty_one(server: Answers, body: str, words: str) -> None:
+    """What lists nothing would count as a lake without files."""
+    server.body = body
+    with pytest.raises(StoreUnavailableError, match=f"could not list a at .*: {words}"):
         list(list_keys(store_at(server)._access, "a"))
 
 
