@@ -95,6 +95,18 @@ def test_a_period_is_the_median_of_each_and_the_largest_sum_of_one_moment() -> N
     assert found["all"] == {"working_mib": 310, "max_mib": 600, "swap_mib": 0}
 
 
+def test_what_runs_at_the_end_of_a_period_is_in_one_of_its_last_two_looks() -> None:
+    both, one, other = {"a": look(1), "b": look(1)}, {"a": look(1)}, {"b": look(1)}
+    for looks, running in (
+        ([both, one, one], ["a"]),
+        ([one, both, one], ["a", "b"]),
+        ([both, one, other], ["a", "b"]),
+        ([both], ["a", "b"]),
+    ):
+        found = soak_look.period(looks)
+        assert (found["running"], sorted(found["services"])) == (running, ["a", "b"])
+
+
 def records(count: int = 13) -> list[dict[str, Any]]:
     """A run in which only the rows grow, with a record every ten minutes."""
     one = {"n": 9, "p50_ms": 20.0, "p95_ms": 30.0, "max_ms": 40.0, "errors": 0}
@@ -184,6 +196,21 @@ def test_each_aim_can_be_missed(change: Any, words: str) -> None:
     found = missed(seen)
     assert len(found) == 1
     assert words in found[0]
+
+
+def test_a_service_that_ends_in_the_last_period_has_not_run_until_the_end() -> None:
+    seen = records()
+    seen[-1]["running"] = ["catalog", "spark"]
+    assert missed(seen) == []
+    seen[-1]["running"] = ["catalog"]
+    assert missed(seen) == ["every service ran until the end, except spark"]
+
+
+def test_the_replay_may_end_as_it_has_no_more_flights() -> None:
+    seen = records()
+    for record in seen[:-1]:
+        record["services"]["replay"] = copy.deepcopy(record["services"]["catalog"])
+    assert missed(seen) == []
 
 
 def test_the_page_shows_the_verdict_and_every_record() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 MIB = 1024 * 1024
+LAST_SAMPLES = 2
 INSIDE = r"""
 cd /sys/fs/cgroup
 for f in memory.stat memory/memory.stat; do [ -r $f ] && sed 's/^/stat /' $f; done
@@ -133,6 +134,8 @@ def answered(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def period(samples: Sequence[Mapping[str, Mapping[str, int]]]) -> dict[str, Any]:
     """Each service's median over the samples, and the largest sum of working memory at one moment. Pure.
 
+    `running` are the services of the last two samples: one may miss a service that does not respond in time.
+
     Args:
         samples: per sample, service -> result of `parse_inside`.
     """
@@ -145,7 +148,8 @@ def period(samples: Sequence[Mapping[str, Mapping[str, int]]]) -> dict[str, Any]
         "max_mib": round(sums[-1] / MIB) if sums else 0,
         "swap_mib": round(max(swaps, default=0) / MIB),
     }
-    return {"samples": len(samples), "services": services, "all": all_}
+    running = sorted({name for sample in samples[-LAST_SAMPLES:] for name in sample})
+    return {"samples": len(samples), "services": services, "running": running, "all": all_}
 
 
 def _median(looks: Sequence[Mapping[str, int]]) -> dict[str, Any]:
