@@ -235,8 +235,9 @@ class _Replay:
         self.result = Replayed(table=str(body.table), stream=spec.stream)
         self._spec = spec
         # Each look would read every file of the table again, and there is one for each batch.
+        self._memory = AuditMemory()
         origins = RememberingOrigins(
-            ports.lake.origins, AuditMemory(), rest=lambda _took_s: None, now_s=ports.lake.clock.now_s
+            ports.lake.origins, self._memory, rest=lambda _took_s: None, now_s=ports.lake.clock.now_s
         )
         self._ports = ports = replace(ports, lake=replace(ports.lake, origins=origins))
         self._tried: Offsets = {}
@@ -279,6 +280,8 @@ class _Replay:
             older += not own
         self.result.letters, self.result.older = sum(map(len, found.values())), older
         rows = _rows(LiveFiles(name, state, lake), letters.topic, found) if found else {}
+        # It has asked for every file of the table and of its history: the others are gone, and leave room.
+        self._memory.sweep()
         nothing = BitMap64()
         # Rows that were added before and have been dropped by age since do not come back.
         gone = retired_offsets(state, self.result.stream)

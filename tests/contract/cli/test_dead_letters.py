@@ -39,6 +39,7 @@ from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import Append, CommitRequest, TableState, WrittenFile
 from tarn.ingest.audit import Report, audit
+from tarn.ingest.audit_memory import AuditMemory
 from tarn.ingest.committer import Committer, Done, NeedsReplan
 from tarn.ingest.lake_files import LakePorts
 from tarn.ingest.replay_commit import ReplayCommit
@@ -247,6 +248,31 @@ def test_each_data_file_is_read_once_however_many_batches_there_are(
     assert (done.rows, len(done.snapshots)) == (6, 3)
     assert len(read) == len(set(read)), "a file never changes"
     world.whole()
+
+
+def test_files_that_a_table_has_no_more_do_not_fill_the_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy table files come and go, and what is not remembered is read by each look."""
+    chain = list(world.lake.table().ancestors())
+    earlier = chain[len(chain) // 2]["snapshot-id"]
+    world.ingest(WIDE)
+    monkeypatch.setattr(module, "RECORDS_MAX", 1)
+    memory = AuditMemory()
+    monkeypatch.setattr(module, "AuditMemory", lambda: memory)
+    held: list[set[str]] = []
+
+    def before(commit: Callable[[], CommitOutcome]) -> CommitOutcome:
+        held.append(set(memory._files))
+        if len(held) == 1:
+            world.rewind(earlier)
+        return commit()
+
+    world.catalog.before = before
+    assert world.replay().rows > 1
+    there = {entry.data_file.file_path for entry in world.lake.files()}
+    assert set(memory._files) == there
+    assert held[0] - there, "some are gone"
 
 
 def test_a_stream_that_began_at_no_time_of_a_calendar_is_replayed(world: World) -> None:
