@@ -246,14 +246,16 @@ class NotReady(BaseHTTPRequestHandler):
 
 def test_a_gateway_that_serves_without_store_or_catalog_is_down(monkeypatch):
     with ThreadingHTTPServer(("127.0.0.1", 0), NotReady) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
-        monkeypatch.setenv("TARN_GATEWAY_URI", f"http://127.0.0.1:{server.server_port}")
-        (gateway,) = [one for one in wiring.looks(Settings.read()) if one.service == "gateway"]
-        with pytest.raises(UnavailableError, match="answers 503; see docker compose logs gateway"):
-            gateway.look()
-        server.shutdown()
-        thread.join()
+        try:
+            monkeypatch.setenv("TARN_GATEWAY_URI", f"http://127.0.0.1:{server.server_port}")
+            (gateway,) = [one for one in wiring.looks(Settings.read()) if one.service == "gateway"]
+            with pytest.raises(UnavailableError, match="answers 503; see docker compose logs gateway"):
+                gateway.look()
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_canary_that_does_not_arrive_exits_1_with_every_stage_in_json(monkeypatch, capsys):
