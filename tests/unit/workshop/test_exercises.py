@@ -131,6 +131,26 @@ def test_flights_are_those_of_the_moment_at_which_the_table_was_made(routes: Lab
     refused(nb00.exercise_2(routes, "ws_ada.favourites"), "flights in your table")
 
 
+def test_a_table_that_was_mended_later_has_the_flights_of_its_first_statement(
+    routes: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LIMIT was forgotten: the row too many is deleted, after the lake has gone on."""
+    monkeypatch.setattr(nb00, "AROUND_MS", 20)
+    gold = routes.catalog.load_table("gold.delays_by_route")
+    was = gold.scan().to_arrow()
+    made = pa.table({"dest": ["MIA", "ORD", "BOS", "SFO", "IAD", "DCA"], "flights": [70, 60, 60, 50, 20, 10]})
+    own = routes.catalog.create_table("ws_ada.favourites", made.schema)
+    own.append(made)
+    time.sleep(0.05)
+    more = pc.add(was["flights"], pa.scalar(1, pa.int64()))
+    gold.overwrite(was.set_column(was.schema.get_field_index("flights"), "flights", more))
+    time.sleep(0.05)
+    own.delete("dest = 'DCA'")
+    taken(nb00.exercise_2(routes, "ws_ada.favourites"))
+    own.overwrite(made.slice(0, 5).set_column(1, "flights", pa.array([70, 61, 60, 50, 20], pa.int64())))
+    refused(nb00.exercise_2(routes, "ws_ada.favourites"), "flights in your table")
+
+
 # -- 01
 
 

@@ -92,18 +92,20 @@ def _flights(routes: Table, snapshot_id: int | None) -> pd.Series[Any]:
 
 
 def _of_no_moment(found: pd.DataFrame, own: Table, routes: Table) -> tuple[str, Any] | None:
-    """A destination and its flights, if the flights are those of no moment around the one of the table.
+    """A destination and its flights, if the flights are those of no moment around those of the table.
 
-    The lake goes on between the statement, its commit and this look. If that past is gone, all flights pass.
+    The lake goes on between the statement, its commit and this look, and a table may be mended by more
+    statements: a DELETE leaves the flights of the first one. If that past is gone, all flights pass.
     """
-    made = own.current_snapshot()
-    if made is None:
+    times = [one.timestamp_ms for one in own.metadata.snapshots]
+    if not times:
         return None
+    first, last = min(times) - AROUND_MS, max(times) + AROUND_MS
     kept = sorted(routes.metadata.snapshots, key=lambda one: one.timestamp_ms)
-    before = [one for one in kept if one.timestamp_ms < made.timestamp_ms - AROUND_MS]
+    before = [one for one in kept if one.timestamp_ms < first]
     if not before and all(one.parent_snapshot_id is not None for one in kept):
         return None
-    near = [one for one in kept if abs(one.timestamp_ms - made.timestamp_ms) <= AROUND_MS]
+    near = [one for one in kept if first <= one.timestamp_ms <= last]
     given = pd.to_numeric(found.set_index("dest")["flights"], errors="coerce")
     sums = [_flights(routes, one.snapshot_id).reindex(given.index) for one in (*before[-1:], *near)]
     if not sums or any((given == then).all() for then in sums):
