@@ -78,6 +78,10 @@ _ERRORS: tuple[tuple[type[ours.TarnError], type[Exception]], ...] = (
 )
 
 
+def _theirs(error: ours.TarnError) -> Exception:
+    return next(type_ for mine, type_ in _ERRORS if isinstance(error, mine))(error.message)
+
+
 def _translated(taken: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that raises Tarn's errors as pyiceberg's; `taken` replaces `AlreadyExistsError`."""
 
@@ -89,7 +93,7 @@ def _translated(taken: type[Exception]) -> Callable[[Callable[P, R]], Callable[P
             except ours.AlreadyExistsError as e:
                 raise taken(e.message) from e
             except ours.TarnError as e:
-                raise next(type_ for mine, type_ in _ERRORS if isinstance(e, mine))(e.message) from e
+                raise _theirs(e) from e
 
         return call
 
@@ -195,7 +199,10 @@ class EmbeddedCatalog(PyIcebergCatalog):
     def __init__(self, name: str, *, core: Catalog | None = None, **properties: str) -> None:
         super().__init__(name, **properties)
         if core is None:
-            store, roots = open_store(properties)
+            try:
+                store, roots = open_store(properties)
+            except (ours.ForbiddenError, ours.UnavailableError) as e:
+                raise _theirs(e) from e
             core = Catalog(store, roots)
         self.core = core
         self._principal = properties.get("principal")

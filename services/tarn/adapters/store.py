@@ -25,6 +25,7 @@ from obstore import exceptions as vendor
 from obstore.store import S3Store as VendorS3Store
 
 from tarn.adapters.store_listing import BucketAccess, list_keys
+from tarn.core.errors import InvalidSettingError
 from tarn.core.object_store import (
     DELETED_AT_ONCE_MAX,
     WHOLE_BYTES_MAX,
@@ -361,11 +362,22 @@ class FileStore:
 
     What a write or delete has answered survives a loss of power, if the disk keeps its word: file and folder
     are synchronized before (fsync).
+
+    Raises:
+        InvalidSettingError: there is no such folder, and can be none.
+        StoreDeniedError: the folder may not be made.
+        StoreUnavailableError: it cannot be made now.
     """
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
-        self.root.mkdir(parents=True, exist_ok=True)
+        with self._answering("open the store"):
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as e:
+                raise InvalidSettingError(
+                    f"{self.root} cannot be a folder: it, or one above it, is a file; choose another one"
+                ) from e
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import ServiceUnavailableError
+from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError
 
 from tarn.adapters.store import FileStore, MemoryStore
 from tarn.core.errors import InvalidSettingError, TarnError, UnavailableError
@@ -230,6 +230,36 @@ def test_a_folder_whose_path_libraries_cut_is_refused(tmp_path: Path, name: str,
     with pytest.raises(InvalidSettingError, match="choose a folder"):
         opened(f"file://{tmp_path}/link/lake")
     assert [path.name for path in tmp_path.iterdir()] == ["link"], "nothing is made"
+
+
+@pytest.mark.parametrize("path", ["file", "file/lake"])
+def test_a_file_is_no_lake(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").write_bytes(b"1")
+    with pytest.raises(InvalidSettingError, match=rf"{path} cannot be a folder: .*; choose another one"):
+        opened((tmp_path / path).as_uri())
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "told"),
+    [
+        (errno.EACCES, StoreDeniedError, ForbiddenError),
+        (errno.EROFS, StoreDeniedError, ForbiddenError),
+        (errno.ENOSPC, StoreUnavailableError, ServiceUnavailableError),
+    ],
+)
+def test_a_lake_whose_folder_cannot_be_made_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    kind: type[TarnError],
+    told: type[Exception],
+) -> None:
+    monkeypatch.setattr(Path, "mkdir", broken(code))
+    words = rf"could not open the store in {re.escape(str(tmp_path))}/lake: {os.strerror(code)}; nothing was"
+    with pytest.raises(kind, match=words):
+        FileStore(tmp_path / "lake")
+    with pytest.raises(told, match=words):
+        opened((tmp_path / "lake").as_uri())
 
 
 @pytest.mark.parametrize("name", ["a b", "a%20b", "ä", "a;b", "a[b]", "a'b", 'a"b', "a\\b", " a", "a+b&c=d~"])
