@@ -144,18 +144,25 @@ def newest(snapshots: Iterable[Snapshot]) -> tuple[Snapshot | None, str | None]:
     than all known ancestors: ingest moves the tag with each of its commits, so it is the last one.
 
     Raises:
-        PositionError: the history is incomplete and no tag carries a value: the table may hold rows that
-            would be processed twice.
+        PositionError: the history is incomplete and no tag carries a value, or a snapshot is its own
+            ancestor: the table may hold rows that would be processed twice.
     """
     by_id: dict[int, Snapshot] = {}
     head: Snapshot | None = None
     for s in snapshots:
         by_id[s.id] = s
         head = s if s.current else head
-    at = head
+    at, seen = head, set[int]()
     while at is not None:
         if at.value is not None:
             return head, at.value
+        if at.id in seen:
+            raise PositionError(
+                f"no position from the current snapshot {head.id if head else None} back to {at.id}, which "
+                "is its own ancestor: the history is damaged. Roll the table back to a snapshot that has a "
+                "position, or drop it: it is made again"
+            )
+        seen.add(at.id)
         if at.parent is None:
             break
         if at.parent not in by_id:
@@ -189,10 +196,14 @@ def descends(snapshots: Iterable[Snapshot], *, after: int, until: int) -> bool:
 
 
 def _line(snapshots: Iterable[Snapshot], *, after: int, until: int) -> list[Snapshot] | None:
-    """Return the snapshots from `until` back to `after`, both included; None if they are not in one line."""
+    """Return the snapshots from `until` back to `after`, both included; None if they are not in one line.
+
+    Each once: a damaged table may have one that is its own ancestor.
+    """
     by_id = {s.id: s for s in snapshots}
-    at, line = by_id.get(until), list[Snapshot]()
-    while at is not None:
+    at, line, seen = by_id.get(until), list[Snapshot](), set[int]()
+    while at is not None and at.id not in seen:
+        seen.add(at.id)
         line.append(at)
         if at.id == after:
             return line

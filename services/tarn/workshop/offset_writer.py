@@ -23,6 +23,7 @@ from tarn.workshop.lab import Lab
 from tarn.workshop.notebooks import notebook
 from tarn.workshop.prepared import prepare
 from tarn.workshop.settings import read_settings
+from tarn.workshop.tables import back_from
 
 STEPS = ("read", "files", "committed")
 """Where it can be killed: messages are read; files are written; the commit is made, and nothing noted yet."""
@@ -69,13 +70,10 @@ def write(
 
 def position_in_table(table: Table) -> Position:
     """The position that the newest snapshot with one has; from the beginning if there is none."""
-    snapshot = table.current_snapshot()
-    while snapshot is not None:
+    for snapshot in back_from(table, table.current_snapshot()):
         text = None if snapshot.summary is None else snapshot.summary.get(ENTRY)
         if text is not None:
             return {int(p): int(o) for p, o in json.loads(text).items()}
-        parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else table.metadata.snapshot_by_id(parent)
     return {}
 
 

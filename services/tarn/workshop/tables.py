@@ -90,8 +90,13 @@ def offset_maps(table: Table, stream: str) -> list[dict[int, int]]:
 
 
 def back_from(table: Table, snapshot: Snapshot | None) -> Iterator[Snapshot]:
-    """Yield a snapshot and its ancestors, newest first, as far as they are kept."""
-    while snapshot is not None:
+    """Yield a snapshot and its ancestors, newest first, as far as they are kept.
+
+    Each once: a damaged table may have one that is its own ancestor.
+    """
+    seen: set[int] = set()
+    while snapshot is not None and snapshot.snapshot_id not in seen:
+        seen.add(snapshot.snapshot_id)
         yield snapshot
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else table.metadata.snapshot_by_id(parent)

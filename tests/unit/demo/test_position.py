@@ -221,3 +221,16 @@ def test_the_tag_knows_the_position_where_the_history_is_cut() -> None:
     for tagged in (_snapshot(1, None, tagged=True), _snapshot(9, 8, "rolled back", tagged=True)):
         with pytest.raises(PositionError, match="gone from the history"):
             newest([tagged, *cut])
+
+
+@pytest.mark.parametrize("parents", [{1: 1}, {1: 2, 2: 1}, {1: 2, 2: 1, 3: 2}])
+def test_a_history_that_forms_a_circle_ends(parents: dict[int, int]) -> None:
+    """Tables that were stored before such snapshots were refused may have one."""
+    last = max(parents)
+    history = [_snapshot(id_, parent, current=id_ == last) for id_, parent in parents.items()]
+    with pytest.raises(PositionError, match=f"snapshot {last} back to .*, which is its own ancestor"):
+        newest(history)
+    assert not descends(history, after=9, until=last)
+    with_value = [replace(one, value="a") if one.id == 1 else one for one in history]
+    assert newest(with_value)[1] == "a"
+    assert descends(history, after=1, until=last)

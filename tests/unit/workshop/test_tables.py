@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
-from tarn.workshop import plots, tables
+from tarn.workshop import offset_writer, plots, tables
 
 
 @pytest.fixture
@@ -63,6 +64,27 @@ def test_what_a_summary_says_is_looked_for_backwards(lake: Catalog) -> None:
     assert tables.said(table, table.current_snapshot(), "tarn.position") == {"next": {"0": 7}}
     with pytest.raises(KeyError, match=r"no snapshot of gold\.a has tarn\.other"):
         tables.said(table, table.current_snapshot(), "tarn.other")
+
+
+def test_a_history_that_forms_a_circle_ends(lake: Catalog) -> None:
+    """Tables that were stored before such snapshots were refused may have one."""
+    add(lake, "gold.a", "7", "8")
+    table = lake.load_table("gold.a")
+    first, second = table.snapshots()
+    made = first.model_copy(update={"parent_snapshot_id": second.snapshot_id})
+    table.metadata.snapshots[:] = [made, second]
+    found = itertools.islice(tables.back_from(table, table.current_snapshot()), 9)
+    assert [one.snapshot_id for one in found] == [second.snapshot_id, first.snapshot_id]
+    assert offset_writer.position_in_table(table) == {}
+
+
+def test_the_newest_position_in_a_table_counts(lake: Catalog) -> None:
+    add(lake, "gold.a", None)
+    table = lake.load_table("gold.a")
+    assert offset_writer.position_in_table(table) == {}
+    for entry in ({offset_writer.ENTRY: '{"0": 5}'}, {offset_writer.ENTRY: '{"0": 6}'}, {}):
+        table.append(pa.table({"n": [1]}), snapshot_properties=entry)
+    assert offset_writer.position_in_table(table) == {0: 6}
 
 
 def test_tables_meet_at_the_newest_position_that_all_have_stood_at(lake: Catalog) -> None:
