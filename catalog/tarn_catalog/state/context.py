@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar, cast
 import orjson
 
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError
-from tarn.core.metadata_json import GZIP_SUFFIX, packed, unpacked
+from tarn.core.metadata_json import GZIP_SUFFIX, JSON_BYTES_MAX, packed, unpacked
 from tarn.core.naming import WarehouseLayout
-from tarn.core.object_store import WHOLE_BYTES_MAX, LocalStore, ObjectStore, Stored
+from tarn.core.object_store import LocalStore, ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
 from tarn_catalog.metadata.snapshots import with_main
 from tarn_catalog.metadata.types import TableMetadata, ViewMetadata
@@ -385,18 +385,12 @@ class CatalogContext:
             UnavailableError: the store did not take it; nothing was changed.
         """
         raw = dumped(parsed)
-        if len(raw) > WHOLE_BYTES_MAX:
+        if len(raw) > JSON_BYTES_MAX:
             raise InvalidError(
-                f"Cannot store the metadata: it has {len(raw)} bytes, at most {WHOLE_BYTES_MAX >> 20} MiB "
+                f"Cannot store the metadata: it has {len(raw)} bytes, at most {JSON_BYTES_MAX >> 20} MiB "
                 "can be read again; keep fewer snapshots (tarn.snapshots-kept), or remove properties"
             )
-        try:
-            data = packed(raw) if location.endswith(GZIP_SUFFIX) else raw
-        except ValueError as e:
-            raise InvalidError(
-                f"Cannot store the metadata: {e}; keep fewer snapshots (tarn.snapshots-kept), remove "
-                "properties, or set write.metadata.compression-codec to none"
-            ) from e
+        data = packed(raw) if location.endswith(GZIP_SUFFIX) else raw
         write_once(self.store, self.roots.key(location), data, patience=self.patience)
         return self._cached(Metadata(location=location, raw=raw, parsed=cast("TableMetadata", parsed)))
 

@@ -28,7 +28,7 @@ from tarn.adapters.store_listing import BucketAccess, list_keys
 from tarn.core.errors import InvalidSettingError
 from tarn.core.object_store import (
     DELETED_AT_ONCE_MAX,
-    WHOLE_BYTES_MAX,
+    GET_BYTES_MAX,
     Listed,
     StoreBusyError,
     Stored,
@@ -135,10 +135,10 @@ class S3Store:
             try:
                 result = obstore.get(self._store, key, options=options)
                 meta = result.meta
-                if meta["size"] > WHOLE_BYTES_MAX:
+                if meta["size"] > GET_BYTES_MAX:
                     # Who may write a table may name any object as a manifest list.
                     raise StoreTooLargeError(
-                        f"{key} has {meta['size']} bytes, more than the {WHOLE_BYTES_MAX >> 20} MiB that are "
+                        f"{key} has {meta['size']} bytes, more than the {GET_BYTES_MAX >> 20} MiB that are "
                         "read whole; find out who names it",
                         key=key,
                     )

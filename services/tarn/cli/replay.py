@@ -27,7 +27,7 @@ from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.core.table_columns import columns_of, mapped
 from tarn.core.table_files import TableFormat
 from tarn.core.table_state import TableState, commit_ids, marker_property
-from tarn.core.years import MICROS_MAX, moment_of
+from tarn.core.years import MS_MAX, moment_of
 from tarn.ingest.audit_memory import AuditMemory, RememberingOrigins
 from tarn.ingest.batch_commit import decode, encode, retired_in
 from tarn.ingest.committer import Committer, NeedsReplan, Ports
@@ -337,7 +337,7 @@ class _Replay:
             deleted.update({entry.path: live.deleted(entry) for entry in live.data})
         began = state.properties.get(marker_property(SUMMARY_PREFIX + stream), "0")
         began_ms = int(began) if began.isdecimal() else 0
-        if began_ms > MICROS_MAX // 1_000:
+        if began_ms > MS_MAX:
             began_ms = 0  # stated after a snapshot with such a time: nothing is known
         return _Letters(
             files=[(entry, deleted.get(entry.path, BitMap64())) for entry in files],

@@ -11,24 +11,18 @@ from typing import Any
 
 import orjson
 
+from tarn.core.object_store import GET_BYTES_MAX
+
 GZIP_SUFFIX = ".gz.metadata.json"
-JSON_BYTES_MAX = 128 * 1024 * 1024
-"""Limit of what a compressed file may hold: a file of a few kilobytes must not fill the memory."""
+JSON_BYTES_MAX = GET_BYTES_MAX
+"""Limit of what a file may hold. A compressed one of a few kilobytes must not fill the memory either."""
 _MAGIC = b"\x1f\x8b"
 _WINDOW = 31  # zlib's code for gzip's header and trailer
 _LEVEL = 1
 
 
 def packed(text: bytes) -> bytes:
-    """Compress JSON; the same JSON always gives the same bytes.
-
-    Raises:
-        ValueError: too much JSON: the file could not be read again.
-    """
-    if len(text) > JSON_BYTES_MAX:
-        raise ValueError(
-            f"it has {len(text)} bytes, and a compressed file holds at most {JSON_BYTES_MAX // 1024**2} MiB"
-        )
+    """Compress JSON; the same JSON always gives the same bytes."""
     packer = zlib.compressobj(_LEVEL, wbits=_WINDOW)
     return packer.compress(text) + packer.flush()
 

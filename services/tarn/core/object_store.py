@@ -21,7 +21,7 @@ from tarn.core.errors import ConflictError, ForbiddenError, OutcomeUnknownError,
 PART_BYTES = 4 * 1024 * 1024
 DELETED_AT_ONCE_MAX = 1_000
 """Keys in one request to delete; S3's limit."""
-WHOLE_BYTES_MAX = 128 * 1024 * 1024
+GET_BYTES_MAX = 128 * 1024 * 1024
 """Longest object that `ObjectStore.get` reads."""
 
 
@@ -46,7 +46,7 @@ class StoreUnavailableError(UnavailableError):
 
 
 class StoreTooLargeError(StoreUnavailableError):
-    """An object is longer than `WHOLE_BYTES_MAX`: it is not read whole."""
+    """An object is longer than `GET_BYTES_MAX`: it is not read whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

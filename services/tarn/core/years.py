@@ -13,6 +13,7 @@ DAYS_MIN = (date(1, 1, 1) - date(1970, 1, 1)).days
 DAYS_MAX = (date(9999, 12, 31) - date(1970, 1, 1)).days
 MICROS_MIN = DAYS_MIN * MICROS_PER_DAY
 MICROS_MAX = (DAYS_MAX + 1) * MICROS_PER_DAY - 1
+MS_MAX = MICROS_MAX // 1_000
 LOG_TIME = pa.timestamp("us", "UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -22,8 +23,7 @@ def moment_of(ms: int) -> datetime:
 
     A writer may state any number as the time of its snapshot.
     """
-    most = MICROS_MAX // 1_000
-    return _EPOCH + timedelta(milliseconds=min(max(ms, MICROS_MIN // 1_000), most))
+    return _EPOCH + timedelta(milliseconds=min(max(ms, MICROS_MIN // 1_000), MS_MAX))
 
 
 def outside(column: pa.Array) -> list[int]:
@@ -46,5 +46,5 @@ def log_times(times_ms: Sequence[int]) -> pa.Array:
     A producer may send any number as a record's timestamp. The record itself is good, so it is kept.
     """
     times = pa.array(times_ms, pa.int64())
-    known = pc.and_(pc.greater_equal(times, 0), pc.less_equal(times, MICROS_MAX // 1_000))
+    known = pc.and_(pc.greater_equal(times, 0), pc.less_equal(times, MS_MAX))
     return pc.multiply(pc.if_else(known, times, pa.scalar(None, pa.int64())), 1_000).cast(LOG_TIME)

@@ -13,7 +13,6 @@ from tarn.core.errors import InvalidError, InvalidLocationError
 from tarn.core.naming import POINTERS_PREFIX
 from tarn.core.object_store import StoreTooLargeError
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
-from tarn_catalog.state import context
 from tests.contract.catalog.test_commits import NEW, ROOTS, SLOT, World, append
 
 Json = dict[str, Any]
@@ -227,13 +226,3 @@ def test_a_file_that_is_too_long_to_be_read_is_a_wrong_location(world: World) ->
     world.store.get = get  # type: ignore[method-assign]
     with pytest.raises(InvalidLocationError, match=r"Invalid metadata-location .* more than the 100 that"):
         world.catalog.names.register(SLOT, location)
-
-
-def test_metadata_that_could_not_be_read_again_are_not_written(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = world.catalog.tables.create(SLOT, NEW)
-    monkeypatch.setattr(context, "WHOLE_BYTES_MAX", len(made.raw) + 500)
-    with pytest.raises(InvalidError, match=r"Cannot store the metadata: it has \d+ bytes, at most"):
-        world.catalog.tables.commit(SLOT, [], [{"action": "set-properties", "updates": {"a": "b" * 600}}])
-    assert world.another().tables.load(SLOT).location == made.location

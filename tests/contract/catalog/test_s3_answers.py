@@ -14,7 +14,7 @@ from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.store import S3Store
 from tarn.adapters.store_listing import authorization, list_keys
 from tarn.core.object_store import (
-    WHOLE_BYTES_MAX,
+    GET_BYTES_MAX,
     StoreBusyError,
     Stored,
     StoreDeniedError,
@@ -126,7 +126,7 @@ def test_a_read_is_tried_again_unless_it_is_refused(
 
 
 def test_an_object_that_is_too_long_is_not_read_whole(store: S3Store, server: Answers) -> None:
-    server.status, server.length = 200, WHOLE_BYTES_MAX + 1
+    server.status, server.length = 200, GET_BYTES_MAX + 1
     with pytest.raises(
         StoreTooLargeError, match="k has 134217729 bytes, more than the 128 MiB that are read"
     ):

@@ -240,7 +240,7 @@ def test_a_file_is_no_lake(tmp_path: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "told"),
+    ("code", "kind", "theirs"),
     [
         (errno.EACCES, StoreDeniedError, ForbiddenError),
         (errno.EROFS, StoreDeniedError, ForbiddenError),
@@ -252,13 +252,13 @@ def test_a_lake_whose_folder_cannot_be_made_says_so(
     monkeypatch: pytest.MonkeyPatch,
     code: int,
     kind: type[TarnError],
-    told: type[Exception],
+    theirs: type[Exception],
 ) -> None:
     monkeypatch.setattr(Path, "mkdir", broken(code))
     words = rf"could not open the store in {re.escape(str(tmp_path))}/lake: {os.strerror(code)}; nothing was"
     with pytest.raises(kind, match=words):
         FileStore(tmp_path / "lake")
-    with pytest.raises(told, match=words):
+    with pytest.raises(theirs, match=words):
         opened((tmp_path / "lake").as_uri())
 
 

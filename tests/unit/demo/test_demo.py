@@ -91,9 +91,9 @@ def _replayed(monkeypatch: pytest.MonkeyPatch, topic: Topic, *words: str) -> str
     monkeypatch.setattr("tarn_demo.flights.producer.Topic", lambda **_: topic)
     monkeypatch.setattr("tarn_demo.cli.demo._interrupt_on_sigterm", lambda: None)
     monkeypatch.setattr("tarn.adapters.kafka_login.KafkaSettings.kafka_login", lambda _: ANONYMOUS)
-    told = CliRunner().invoke(app, ["replay", *words])
-    assert told.exit_code == 0, told.exception
-    return " ".join(told.output.split())
+    result = CliRunner().invoke(app, ["replay", *words])
+    assert result.exit_code == 0, result.exception
+    return " ".join(result.output.split())
 
 
 def _mark(index: int) -> ReplayMarker:

@@ -13,13 +13,12 @@ from tarn.adapters.kafka_client import TopicPartition
 from tarn.adapters.kafka_login import ANONYMOUS, Login
 from tarn.cli.clients.kafka_connection import connection
 from tarn.cli.ports import Bounds
-from tarn.core.years import MICROS_MAX
+from tarn.core.years import MS_MAX
 
 LOOK_BACK = 8
 """Offsets to read before an end: the last ones may be transaction markers, which are not delivered."""
 FETCH_BYTES_MAX = 64 * 1024
 POLL_MS = 200
-TIME_MS_MAX = MICROS_MAX // 1_000
 
 
 class KafkaOffsets:
@@ -97,7 +96,7 @@ class KafkaOffsets:
                 for part, records in self._consumer.poll(timeout_ms=POLL_MS).items():
                     for record in records:
                         # A producer may send any number as the time, or none.
-                        timed = record.timestamp is not None and 0 <= record.timestamp <= TIME_MS_MAX
+                        timed = record.timestamp is not None and 0 <= record.timestamp <= MS_MAX
                         if record.offset < round_[part] and timed:
                             found[(part.partition, round_[part])] = record.timestamp
                 waiting = {p: o for p, o in waiting.items() if self._consumer.position(p) < o}

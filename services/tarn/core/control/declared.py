@@ -18,14 +18,13 @@ from tarn.core import versioned_json
 from tarn.core.errors import AlreadyExistsError, CorruptStateError, InvalidSpecError, NotFoundError
 from tarn.core.spec import IngestorSpec, spec_of
 from tarn.core.spec.ingestor import NAME_PATTERN
+from tarn.core.years import MS_MAX
 
 FORMAT = 1
 PREFIX = "specs/v1/"
 SPECS_PREFIX = f"{PREFIX}ingestors/"
 STATUS_PREFIX = f"{PREFIX}status/"
 GENERATION_MAX = 2**53
-TIME_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999."""
 HAND = "hand"
 """Owner of a spec that a person applied."""
 _FILE = "file:"
@@ -163,9 +162,9 @@ class Declared:
                 generation=_number(value["generation"], GENERATION_MAX),
                 owner=str(value["owner"]),
                 document=dict(value["spec"]),
-                created_ms=_number(value["createdMs"], TIME_MS_MAX),
-                changed_ms=_number(value["changedMs"], TIME_MS_MAX),
-                deleting_ms=None if deleting is None else _number(deleting, TIME_MS_MAX),
+                created_ms=_number(value["createdMs"], MS_MAX),
+                changed_ms=_number(value["changedMs"], MS_MAX),
+                deleting_ms=None if deleting is None else _number(deleting, MS_MAX),
                 gone=bool(value["gone"]),
                 nonce=str(value["nonce"]),
             )
