@@ -46,12 +46,6 @@ def test_a_small_file_does_not_become_any_size(monkeypatch: pytest.MonkeyPatch) 
         unpacked(gzip.compress(bytes(3 * 1024**2 + 1)))
 
 
-def test_what_could_not_be_read_again_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_json, "JSON_BYTES_MAX", 3 * 1024**2)
-    with pytest.raises(ValueError, match="it has 3145729 bytes, and a compressed file holds at most 3 MiB"):
-        packed(bytes(3 * 1024**2 + 1))
-
-
 @pytest.mark.parametrize("data", [b"", b"[", b"\x1f", packed(b"no json")])
 def test_what_is_no_json_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"line 1 column|damaged"):
