@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable, Mapping
-from typing import Any
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
+import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, KafkaTimeoutError
 
 from tarn.adapters.kafka_login import Login
 
@@ -18,6 +20,13 @@ REQUEST_TIMEOUT_MS = 10_000
 POLL_MS = 500
 LAST_WAIT_S = 20.0
 RECORDS_MAX = 2_000
+ANSWER_WAIT_S = 60.0
+"""How long is asked again while Kafka does not answer, in seconds: as long as a message may wait to be sent."""
+ASK_AGAIN_S = 0.5
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
 
 
 def security(login: Login) -> dict[str, Any]:
@@ -30,6 +39,8 @@ def security(login: Login) -> dict[str, Any]:
 
 class Reader:
     """A client that reads what it is asked for.
+
+    What it has to know of a partition it asks for until Kafka answers, `ANSWER_WAIT_S` at most.
 
     Args:
         bootstrap: host:port of a broker, several separated by commas.
@@ -70,13 +81,16 @@ class Reader:
         """
         at = TopicPartition(topic, partition)
         async with self._turn:
-            self._consumer.assign([at])
-            end = (await self._consumer.end_offsets([at]))[at]
-            if end == (await self._consumer.beginning_offsets([at]))[at]:
-                return None
-            self._consumer.seek(at, end - 1)
-            value: bytes | None = (await asyncio.wait_for(self._consumer.getone(at), LAST_WAIT_S)).value
-            return value
+            return await _answer(lambda: self._last(at))
+
+    async def _last(self, at: TopicPartition) -> bytes | None:
+        self._consumer.assign([at])
+        end = (await self._consumer.end_offsets([at]))[at]
+        if end == (await self._consumer.beginning_offsets([at]))[at]:
+            return None
+        self._consumer.seek(at, end - 1)
+        value: bytes | None = (await asyncio.wait_for(self._consumer.getone(at), LAST_WAIT_S)).value
+        return value
 
     async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset that a partition holds, and the one that the next message will get.
@@ -86,8 +100,11 @@ class Reader:
         """
         at = TopicPartition(topic, partition)
         async with self._turn:
-            first = (await self._consumer.beginning_offsets([at]))[at]
-            return int(first), int((await self._consumer.end_offsets([at]))[at])
+            return await _answer(lambda: self._bounds(at))
+
+    async def _bounds(self, at: TopicPartition) -> tuple[int, int]:
+        first = (await self._consumer.beginning_offsets([at]))[at]
+        return int(first), int((await self._consumer.end_offsets([at]))[at])
 
     async def first_from(self, topic: str, partition: int, offset: int) -> int:
         """The offset of the first record at or after an offset; there is one.
@@ -98,9 +115,12 @@ class Reader:
         """
         at = TopicPartition(topic, partition)
         async with self._turn:
-            self._consumer.assign([at])
-            self._consumer.seek(at, offset)
-            return int((await asyncio.wait_for(self._consumer.getone(at), LAST_WAIT_S)).offset)
+            return await _answer(lambda: self._first_from(at, offset))
+
+    async def _first_from(self, at: TopicPartition, offset: int) -> int:
+        self._consumer.assign([at])
+        self._consumer.seek(at, offset)
+        return int((await asyncio.wait_for(self._consumer.getone(at), LAST_WAIT_S)).offset)
 
     async def follow(self, topics: Mapping[str, int]) -> None:
         """Go to near the ends of the only partitions of some topics.
@@ -130,3 +150,25 @@ class Reader:
         """
         wanted = [TopicPartition(*place) for place in places]
         return {tuple(at): int(end) for at, end in (await self._consumer.end_offsets(wanted)).items()}
+
+
+async def _answer(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until Kafka answers, `ANSWER_WAIT_S` at most.
+
+    While a broker starts again, a single connection to it may take all the time that aiokafka has for a
+    question: it waits for an address that nobody answers at yet, and all that is asked waits for it.
+
+    Raises:
+        KafkaError: Kafka refuses, or did not answer.
+        TimeoutError: the record did not come.
+    """
+    until_s = time.monotonic() + ANSWER_WAIT_S
+    while True:
+        try:
+            return await ask()
+        except (KafkaError, TimeoutError) as e:
+            waits = isinstance(e, (TimeoutError, KafkaTimeoutError)) or e.retriable
+            if not waits or time.monotonic() >= until_s:
+                raise
+            log.warning("Kafka is asked again", error=type(e).__name__, reason=str(e)[:300])
+        await asyncio.sleep(ASK_AGAIN_S)
