@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tarn.adapters.files import FileIO
 from tarn.cli.ports import Bounds, Clock, Offsets
@@ -107,14 +107,17 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
         OutcomeUnknownError: the catalog did not answer; the rollback may have happened.
     """
     sent: list[Json] = []
-    for _ in range(ATTEMPTS_MAX):
+    turn = None
+    for overtaken in range(ATTEMPTS_MAX):
         state = ports.catalog.load(table)
         done = next((p for p in sent if _is_done(p, state)), None)
         if done is not None:
             return _result(table, done, at(state, done["snapshot"]))
         target = resolve(state, ref, table)
         plan = {"state": state, "target": target, "tag": f"{TAG_BEFORE}{state.head_id}"}
-        request = _request(ports, table, state, target, offsets)
+        request = replace(
+            _request(ports, table, state, target, offsets), overtaken=overtaken, turn=turn
+        )
         sent.append({**plan, "snapshot": request.snapshot_id})
         outcome = _send(ports, table, request)
         if isinstance(outcome, CommitDone):
@@ -125,7 +128,9 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
                 f"happened; if the table has no tag {plan['tag']}, run the same command again",
                 table=str(table),
             )
-        ports.clock.wait(PAUSE_S)
+        turn = outcome.turn
+        if turn is None:
+            ports.clock.wait(PAUSE_S)
     raise ConflictError(
         f"{table} was not rolled back: others committed first {ATTEMPTS_MAX} times; stop what writes to it, "
         "and run the same command again",

@@ -554,6 +554,25 @@ def test_it_gives_up_where_others_always_win(world: World) -> None:
     assert len(keys) == ATTEMPTS_MAX
 
 
+def test_one_that_is_overtaken_asks_for_a_turn_and_takes_it_at_once(world: World) -> None:
+    inner, asked, waits = world.ports.catalog, list[tuple[int, str | None]](), list[float]()
+
+    class Catalog:
+        def load(self, table: TableName) -> Any:
+            return inner.load(table)
+
+        def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+            asked.append((request.overtaken, request.turn))
+            if len(asked) <= 3:
+                return Conflict(reason="409", turn="mine" if len(asked) == 3 else None)
+            return inner.commit(table, request, key=key)
+
+    world.ports = replace(world.ports, catalog=Catalog(), clock=Clock(wait=waits.append))
+    assert world.roll_back(str(world.middle), Offsets.REWIND).target == world.middle
+    assert asked == [(0, None), (1, None), (2, None), (3, "mine")]
+    assert len(waits) == 2, "no pause before the request that has a turn"
+
+
 def test_people_and_programs_read_what_was_done() -> None:
     world = World()
     done = world.roll_back(str(world.middle), Offsets.REWIND)
