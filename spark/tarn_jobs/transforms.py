@@ -88,16 +88,19 @@ def enriched(flights: DataFrame, reference: Mapping[str, DataFrame]) -> DataFram
         reference: airlines, airports, planes and weather, by name.
     """
     scheduled = fn.col("scheduled_at").isNotNull()
-    airlines = reference["airlines"].select("carrier", fn.col("name").alias("airline"))
-    origins = reference["airports"].select(fn.col("faa").alias("origin"), fn.col("name").alias("origin_name"))
-    dests = reference["airports"].select(fn.col("faa").alias("dest"), fn.col("name").alias("dest_name"))
+    airlines = _one_each(reference["airlines"].select("carrier", fn.col("name").alias("airline")), "carrier")
+    airports = _one_each(reference["airports"].select("faa", "name"), "faa")
+    origins = airports.select(fn.col("faa").alias("origin"), fn.col("name").alias("origin_name"))
+    dests = airports.select(fn.col("faa").alias("dest"), fn.col("name").alias("dest_name"))
     planes = reference["planes"].select(
         "tailnum",
         *(fn.col(c).alias(f"plane_{c}") for c in ("year", "manufacturer", "model", "seats")),
     )
+    planes = _one_each(planes, "tailnum")
     weather = reference["weather"].select(
         "origin", "time_hour", "temp", "wind_speed", "wind_gust", "precip", "pressure", "visib"
     )
+    weather = _one_each(weather, "origin", "time_hour")
     joined = (
         flights.withColumn("sched_dep_hour", fn.expr("sched_dep_time div 100").cast("int"))
         .join(fn.broadcast(airlines), on="carrier", how="left")
@@ -108,6 +111,13 @@ def enriched(flights: DataFrame, reference: Mapping[str, DataFrame]) -> DataFram
         .withColumn("airline", fn.when(scheduled, fn.col("airline")))
     )
     return joined.select(*(fn.col(c.name).cast(c.type).alias(c.name) for c in SILVER.columns), "events")
+
+
+def _one_each(table: DataFrame, *key: str) -> DataFrame:
+    """Return one row for each key, always the same one: two in a reference table must not double flights."""
+    others = [c for c in table.columns if c not in key]
+    least = table.groupBy(*key).agg(fn.min(fn.struct(*others)).alias("least"))
+    return least.select(*key, *(fn.col(f"least.{c}").alias(c) for c in others))
 
 
 def in_groups(silver: DataFrame, golds: Sequence[Gold]) -> DataFrame:

@@ -13,7 +13,7 @@ from tarn_demo.flights.events import NoiseRates
 from tarn_jobs.lake import Lake, TableMismatchError
 from tarn_jobs.pipeline import Pipeline, Step
 from tarn_jobs.position import PROPERTY, Position, PositionError, newest
-from tarn_jobs.schema import ADDED, GOLD, PROPERTIES, SILVER
+from tarn_jobs.schema import ADDED, GOLD, PROPERTIES, REFERENCE, SILVER
 from tests.spark import flights
 from tests.support import bronze, oracle
 
@@ -376,6 +376,18 @@ def test_gold_is_of_a_silver_that_was_made_again(lake: Lake) -> None:
     Pipeline(lake=lake).cycle()
     assert flights.wrong(lake) == []
     assert Pipeline(lake=lake).cycle() == 0
+
+
+@pytest.mark.in_turn(2, "rows that somebody adds to the reference double flights")
+def test_a_reference_that_has_everything_twice_doubles_no_flight(lake: Lake) -> None:
+    flights.load_reference(lake)
+    for table in REFERENCE:
+        name = lake.name(table.name)
+        lake.spark.sql(f"INSERT INTO {name} SELECT * FROM {name}")
+    log = bronze.Log()
+    flights.fill(lake, log, flights.stream(seed=20))
+    Pipeline(lake=lake).cycle()
+    assert flights.wrong(lake) == []
 
 
 @pytest.mark.in_turn(2, "a column that somebody added to silver or gold stops the pipeline")

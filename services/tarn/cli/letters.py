@@ -190,8 +190,13 @@ def read_spec(file: Path, shown_as: str | None) -> IngestorSpec:
     return parse_spec(read_text(file, shown), file=shown)
 
 
-def read_text(file: Path, shown: str) -> str:
+def read_text(file: Path, shown: str, *, wanted: str = "name a readable YAML file") -> str:
     """The text of a file, or of stdin.
+
+    Args:
+        file: the file; - is stdin.
+        shown: its name for people.
+        wanted: what to do if it cannot be read.
 
     Raises:
         InvalidError: it cannot be read.
@@ -202,7 +207,7 @@ def read_text(file: Path, shown: str) -> str:
         text.encode()
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise InvalidError(f"could not read {shown}: {reason}; name a readable YAML file") from error
+        raise InvalidError(f"could not read {shown}: {reason}; {wanted}") from error
     return text
 
 

@@ -112,12 +112,13 @@ def sql(
     """Run one statement and print its rows."""
     if as_json_ and as_csv_:
         raise InvalidError("--json and --csv at once: choose one")
-    text = sys.stdin.read() if statement == "-" else statement
-    if not text.strip():
+    if statement == "-":
+        statement = letters.read_text(Path("-"), "the statement from stdin", wanted="write it in UTF-8")
+    if not statement.strip():
         raise InvalidError('no statement; write one, such as tarn sql "SELECT count(*) FROM ops.canary"')
     _hear_a_stop()
     try:
-        answer = wiring.engine(Settings.read(), engine).query(text, rows_max=rows_max)
+        answer = wiring.engine(Settings.read(), engine).query(statement, rows_max=rows_max)
     except NotFoundError as error:
         # To every engine a name that is not there is a mistake in the statement.
         raise InvalidError(error.message) from error
@@ -190,6 +191,7 @@ def main(argv: Sequence[str] | None = None, *, end: Callable[[int], NoReturn] = 
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
+        _require_utf8(arguments)
         app(args=arguments, prog_name="tarn")
         code = OK
     except TarnError as error:
@@ -203,6 +205,19 @@ def main(argv: Sequence[str] | None = None, *, end: Callable[[int], NoReturn] = 
         )
         code = _failed(error, message, BUG, debug=debug)
     end(code)
+
+
+def _require_utf8(arguments: Sequence[str]) -> None:
+    """Python takes any bytes as an argument; none of the services does.
+
+    Raises:
+        InvalidError: an argument is not UTF-8.
+    """
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidError(f"the argument {argument!r} is not UTF-8; write it in UTF-8") from error
 
 
 def _failed(error: Exception, message: str, code: int, *, debug: bool) -> int:

@@ -334,6 +334,20 @@ def test_a_table_that_is_not_there_is_a_mistake_in_the_statement(engine, capsys)
     assert "ops.nothing" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_statement_that_is_not_utf8_is_refused(engine, monkeypatch, capsys, errors):
+    engine(Answer(columns=("a",), rows=((1,),)))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"SELECT 'caf\xe9'"), "utf-8", errors))
+    assert run("sql", "-") == 2
+    assert "could not read the statement from stdin: not UTF-8; write it in UTF-8" in capsys.readouterr().err
+
+
+def test_an_argument_that_is_not_utf8_is_refused(engine, capsys):
+    engine(Answer(columns=("a",), rows=((1,),)))
+    assert run("sql", b"SELECT 'caf\xe9'".decode("utf-8", "surrogateescape")) == 2
+    assert r"""the argument "SELECT 'caf\udce9'" is not UTF-8; write it in UTF-8""" in capsys.readouterr().err
+
+
 def test_a_spec_from_the_host_keeps_its_name_in_messages(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO(SPEC.read_text()))
     assert run("check-spec", "--shown-as", "my/orders.yaml", "-") == 0
