@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tarn.core.errors import UnavailableError
+from tarn_demo.stream import service as service_module
+from tarn_demo.stream.kafka_topics import Source
 from tarn_demo.stream.progress import ASSIGNED_WITHIN_S, SILENT_S_MAX, STANDING_S_MAX, Progress
 from tarn_demo.stream.service import Service
 from tarn_demo.stream.settings import Settings
@@ -35,6 +40,24 @@ def test_who_has_read_all_may_stand_for_ever() -> None:
     progress = Progress(0.0)
     for now_s in (1.0, 1_000.0):
         assert seen(progress, now_s, {EVENT: 9, PART: 3}, {EVENT: 9, PART: 3, Place(EVENTS, 7): 50}) == []
+
+
+@pytest.mark.parametrize("place", [EVENT, PART], ids=["a partition of events", "the merge"])
+def test_who_is_ahead_of_a_log_twice_in_a_row_is_named(place: Place) -> None:
+    progress = Progress(0.0)
+    assert seen(progress, 1.0, {place: 9}, {place: 9, Place(EVENTS, 7): 1}) == []
+    assert seen(progress, 2.0, {place: 9}, {place: 4}) == []
+    assert progress.lost() == [], "the broker may have just started"
+    progress.saw(3.0, {place: 9}, {place: 9}, assigned=True)
+    progress.saw(4.0, {place: 9}, {place: 5}, assigned=True)
+    assert progress.lost() == []
+    progress.saw(5.0, {place: 9}, {place: 6}, assigned=True)
+    assert progress.lost() == [
+        f"{place.topic}, partition {place.partition}: offset 9 comes next, and the log ends at 6: the topic was "
+        "made again, or has lost messages"
+    ]
+    progress.saw(6.0, {place: 9}, {}, assigned=True)
+    assert progress.lost() == []
 
 
 def test_silence_and_a_group_that_gives_nothing_are_named() -> None:
@@ -69,3 +92,28 @@ def test_the_service_does_not_go_on_without_what_follows_beside_its_steps() -> N
     quiet, reason = asyncio.run(run())
     assert quiet, "one that is asked to stop is no failure"
     assert isinstance(reason, ZeroDivisionError)
+
+
+def test_the_service_begins_again_where_a_log_was_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "LOOK_EVERY_S", 0.01)
+    asked: list[list[Place]] = []
+
+    async def ends(places: list[Place]) -> dict[tuple[str, int], int]:
+        asked.append(places)
+        return {tuple(place): 4 for place in places}
+
+    async def run() -> BaseException:
+        service = Service(Settings(kafka_bootstrap="none:1"), {})
+        service._failure = asyncio.get_running_loop().create_future()
+        service._tasks = cast("Any", SimpleNamespace(positions=lambda: {EVENT: 9}, assignments=1))
+        reader = cast("Any", SimpleNamespace(ends=ends))
+        look = asyncio.create_task(service._look(reader, Source(partitions=2, identity="one")))
+        try:
+            return await asyncio.wait_for(service._failure, 20)
+        finally:
+            look.cancel()
+
+    reason = asyncio.run(run())
+    assert isinstance(reason, UnavailableError)
+    assert "offset 9 comes next, and the log ends at 4" in reason.message
+    assert asked[:2] == [[PART, Place(EVENTS, 0), EVENT]] * 2

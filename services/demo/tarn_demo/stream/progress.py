@@ -22,6 +22,8 @@ class Progress:
         self._started_s = self._answered_s = now_s
         self._assigned = False
         self._behind: dict[Place, tuple[int, float]] = {}
+        self._ahead: dict[Place, str] = {}
+        self._lost: list[str] = []
 
     def saw(
         self, now_s: float, positions: Mapping[Place, int], ends: Mapping[Place, int], *, assigned: bool
@@ -30,7 +32,7 @@ class Progress:
 
         Args:
             now_s: when.
-            positions: the offset that comes next, by place of this process.
+            positions: the offset that comes next, by place of this process, from before Kafka was asked.
             ends: the offset that the next message will get, by place.
             assigned: whether places were assigned to this process ever, if only none.
         """
@@ -40,6 +42,13 @@ class Progress:
             if at < ends.get(place, 0):
                 known = before.get(place)
                 self._behind[place] = known if known is not None and known[0] == at else (at, now_s)
+        doubted, self._ahead = self._ahead, {
+            place: f"{place.topic}, partition {place.partition}: offset {at} comes next, and the log ends at "
+            f"{ends[place]}: the topic was made again, or has lost messages"
+            for place, at in positions.items()
+            if at > ends.get(place, at)
+        }
+        self._lost = [said for place, said in self._ahead.items() if place in doubted]
 
     def faults(self, now_s: float) -> list[str]:
         """What keeps the process from working, one sentence each."""
@@ -62,3 +71,7 @@ class Progress:
             for place, (at, since_s) in self._behind.items()
             if now_s - since_s > STANDING_S_MAX * times
         ]
+
+    def lost(self) -> list[str]:
+        """Whose log ended before its position, in the last two answers: a single one may be a broker's start."""
+        return self._lost

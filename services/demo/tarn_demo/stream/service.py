@@ -249,17 +249,20 @@ class Service:
     async def _look(self, reader: Reader, source: Source) -> None:
         """Ask Kafka for the ends of the topics, every few seconds: health depends on true answers.
 
-        Whoever stands still while it answers ends: a reader that hangs is in threads of libraries.
+        Whoever stands still while it answers ends: a reader that hangs is in threads of libraries. So does
+        who is ahead of a log: what comes would pass for what was taken already.
         """
         places = [Place(PARTIALS, 0), *(Place(EVENTS, partition) for partition in range(source.partitions))]
         while True:
             assert self._tasks is not None
             with contextlib.suppress(KafkaError, TimeoutError):
+                positions = self._tasks.positions()
                 found = await asyncio.wait_for(reader.ends(places), SILENT_S_MAX)
                 ends = {Place(*at): end for at, end in found.items()}
                 now_s, assigned = time.monotonic(), self._tasks.assignments > 0
-                self._progress.saw(now_s, self._tasks.positions(), ends, assigned=assigned)
-                for one in self._progress.standing(now_s, times=STANDING_TIMES_MAX):
+                self._progress.saw(now_s, positions, ends, assigned=assigned)
+                standing = self._progress.standing(now_s, times=STANDING_TIMES_MAX)
+                for one in (*self._progress.lost(), *standing):
                     self._failed(UnavailableError(f"{one}; the service starts again"))
             await asyncio.sleep(LOOK_EVERY_S)
 
