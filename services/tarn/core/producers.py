@@ -34,6 +34,8 @@ STREAM = "gateway"
 PROPERTY = "tarn.gateway.producers"
 FORMAT = 3
 """Format 1 does not say which rows were rejected, and 2 not which offset row 0 has: it is 0."""
+FORMAT_FROM_0 = 2
+"""Written while it says all, so that the release before can write to the table too."""
 NUMBER_MAX = 2**31 - 1
 """Numbers are partitions in the trace column, which are 32-bit integers."""
 WINDOW_DAYS = 7
@@ -86,11 +88,11 @@ class Producer:
     judged: int = 0
     rejected: Runs = ()
 
-    def to_list(self) -> list[int]:
-        """The producer as the property has it."""
-        if not self.judged and not self.rejected:
-            return [self.number, self.day, self.first] if self.first else [self.number, self.day]
-        return [self.number, self.day, self.first, self.judged, *to_gaps(self.rejected, self.judged)]
+    def to_list(self, version: int) -> list[int]:
+        """The producer as the property has it in a format, short where all but its number and day is 0."""
+        first = [] if version == FORMAT_FROM_0 else [self.first]
+        found = [*first, self.judged, *to_gaps(self.rejected, self.judged)]
+        return [self.number, self.day, *(found if any(found) else [])]
 
     @staticmethod
     def of_list(number: object, day: object, first: Any = 0, judged: Any = 0, *gaps: object) -> Producer:
@@ -180,9 +182,10 @@ class ProducerBook:
 
     def to_json(self) -> str:
         """Compact JSON, as stored in the table's property."""
-        known = {name: p.to_list() for name, p in self.producers.items()}
+        version = FORMAT if any(p.first for p in self.producers.values()) else FORMAT_FROM_0
+        known = {name: p.to_list(version) for name, p in self.producers.items()}
         used = [self.used.day, self.used.rows, self.used.bytes]
-        value = {"v": FORMAT, "next": self.next_number, "producers": known, "used": used}
+        value = {"v": version, "next": self.next_number, "producers": known, "used": used}
         if self.last_commits:
             value["commits"] = dict(self.last_commits)
         return orjson.dumps(value).decode()

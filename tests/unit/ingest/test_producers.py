@@ -169,6 +169,25 @@ def test_a_number_whose_offset_was_lost_is_never_given_again() -> None:
     assert committed(old, claim("c", 2, 0, 1), claim("b", 1, 6, 7), day=20).offsets.next == {1: 7, 2: 1}
 
 
+def test_a_book_is_readable_for_the_release_before_while_each_producer_begins_at_offset_0() -> None:
+    known = {
+        "a": Producer(number=0, day=20),
+        "b": Producer(number=1, day=20, judged=4, rejected=((4, 5),)),
+        "c": Producer(number=2, day=20, rejected=((0, 2),)),
+    }
+    plain = ProducerBook(next_number=4, producers=known)
+    assert plain.to_json() == (
+        '{"v":2,"next":4,"producers":{"a":[0,20],"b":[1,20,4,0,1],"c":[2,20,0,0,2]},"used":[0,0,0]}'
+    )
+    behind = ProducerBook(next_number=4, producers={**known, "d": Producer(number=3, day=20, first=9)})
+    assert behind.to_json() == (
+        '{"v":3,"next":4,"producers":{"a":[0,20],"b":[1,20,0,4,0,1],"c":[2,20,0,0,0,2],"d":[3,20,9,0]},'
+        '"used":[0,0,0]}'
+    )
+    for book in (plain, behind):
+        assert ProducerBook.from_json(book.to_json()) == book
+
+
 def test_rows_are_perhaps_in_the_table_if_it_passed_them_and_knows_no_producer_that_did() -> None:
     before = forgotten()
     rows = claim("e", 0, 0, 2, first=3)
