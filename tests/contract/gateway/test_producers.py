@@ -50,7 +50,7 @@ def test_gaps_that_are_none_are_damage(gaps: list[object]) -> None:
     text = ProducerBook(next_number=1, producers={}).to_json()
     with pytest.raises(CorruptStateError):
         ProducerBook.from_json(
-            text.replace("{}", f'{{"p":[0,1,0,0,{str(gaps)[1:-1].replace(chr(39), chr(34))}]}}')
+            text.replace("{}", f'{{"p":[0,1,0,{str(gaps)[1:-1].replace(chr(39), chr(34))}]}}')
         )
 
 
