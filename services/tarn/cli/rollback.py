@@ -115,9 +115,7 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
             return _result(table, done, at(state, done["snapshot"]))
         target = resolve(state, ref, table)
         plan = {"state": state, "target": target, "tag": f"{TAG_BEFORE}{state.head_id}"}
-        request = replace(
-            _request(ports, table, state, target, offsets), overtaken=overtaken, turn=turn
-        )
+        request = replace(_request(ports, table, state, target, offsets), overtaken=overtaken, turn=turn)
         sent.append({**plan, "snapshot": request.snapshot_id})
         outcome = _send(ports, table, request)
         if isinstance(outcome, CommitDone):

@@ -53,8 +53,8 @@ def test_who_is_ahead_of_a_log_twice_in_a_row_is_named(place: Place) -> None:
     assert progress.lost() == []
     progress.saw(5.0, {place: 9}, {place: 6}, assigned=True)
     assert progress.lost() == [
-        f"{place.topic}, partition {place.partition}: offset 9 comes next, and the log ends at 6: the topic was "
-        "made again, or has lost messages"
+        f"{place.topic}, partition {place.partition}: offset 9 comes next, and the log ends at 6: the topic "
+        "was made again, or has lost messages"
     ]
     progress.saw(6.0, {place: 9}, {}, assigned=True)
     assert progress.lost() == []

@@ -21,7 +21,7 @@ POLL_MS = 500
 LAST_WAIT_S = 20.0
 RECORDS_MAX = 2_000
 ANSWER_WAIT_S = 60.0
-"""How long is asked again while Kafka does not answer, in seconds: as long as a message may wait to be sent."""
+"""How long Kafka is asked again while it does not answer, in seconds: as long as a message may wait there."""
 ASK_AGAIN_S = 0.5
 
 T = TypeVar("T")

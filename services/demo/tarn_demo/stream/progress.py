@@ -42,9 +42,10 @@ class Progress:
             if at < ends.get(place, 0):
                 known = before.get(place)
                 self._behind[place] = known if known is not None and known[0] == at else (at, now_s)
-        doubted, self._ahead = self._ahead, {
-            place: f"{place.topic}, partition {place.partition}: offset {at} comes next, and the log ends at "
-            f"{ends[place]}: the topic was made again, or has lost messages"
+        doubted = self._ahead
+        self._ahead = {
+            place: f"{place.topic}, partition {place.partition}: offset {at} comes next, and the log ends "
+            f"at {ends[place]}: the topic was made again, or has lost messages"
             for place, at in positions.items()
             if at > ends.get(place, at)
         }
