@@ -74,5 +74,5 @@ class Progress:
         ]
 
     def lost(self) -> list[str]:
-        """Whose log ended before its position, in the last two answers: a single one may be a broker's start."""
+        """Whose log ended before its position, in two answers: a single one may be of a broker that starts."""
         return self._lost
