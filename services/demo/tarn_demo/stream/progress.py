@@ -74,5 +74,5 @@ class Progress:
         ]
 
     def lost(self) -> list[str]:
-        """Whose log ended before its position, in two answers: a single one may be of a broker that starts."""
+        """Whose log ended before its position, in two answers: one may be of a broker that starts."""
         return self._lost
