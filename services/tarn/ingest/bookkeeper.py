@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 from tarn.core.outcome import Conflict, Unknown
 from tarn.core.table_catalog import TableName
@@ -215,15 +216,16 @@ class Seat:
 
 
 class Bookkeepers:
-    """The bookkeepers of a process, one per table. Thread-safe."""
+    """The bookkeepers of a process, one per table for as long as somebody has it, or a seat. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[TableName, Bookkeeper] = {}
+        self._made: WeakValueDictionary[TableName, Bookkeeper] = WeakValueDictionary()
 
     def of(self, table: TableName, make: Callable[[], Bookkeeper]) -> Bookkeeper:
-        """The bookkeeper of a table; made by the first who asks."""
+        """The bookkeeper of a table; made by the first who asks while nobody has one."""
         with self._lock:
-            if table not in self._made:
-                self._made[table] = make()
-            return self._made[table]
+            found = self._made.get(table)
+            if found is None:
+                found = self._made[table] = make()
+            return found

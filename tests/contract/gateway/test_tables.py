@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -99,6 +100,22 @@ def test_a_table_with_writes_that_wait_gives_way_to_nobody(
         assert not answer.done()
     finally:
         ended.set()
+
+
+def test_what_is_kept_of_a_table_goes_with_its_inbox(clock: Clock) -> None:
+    lake = lake_with_table()
+    context = replace(lake.context(), bookkeepers=Bookkeepers())
+    tables = Tables(context, lake.objects, tables_max=1, clock=clock)
+    for number in range(5):
+        clock.now_s += IDLE_S + 1
+        tables.inbox(TableName(("bronze",), f"t{number}"))
+    until_s = time.monotonic() + 10
+    while len(context.bookkeepers._made) > 1:
+        assert time.monotonic() < until_s, "those of tables that nobody writes to any more"
+        time.sleep(0.01)
+        gc.collect()
+    clock.now_s = 0
+    assert tables.close(wait_s=10)
 
 
 class LandsUnseen:

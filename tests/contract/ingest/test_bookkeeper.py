@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -335,3 +336,19 @@ def test_a_process_has_one_bookkeeper_per_table(desk: Desk) -> None:
     assert keepers.of(orders, lambda: made[0]) is made[0]
     assert keepers.of(orders, lambda: made[1]) is made[0]
     assert keepers.of(other, lambda: made[2]) is made[2]
+
+
+def test_a_bookkeeper_that_nobody_has_a_seat_at_is_not_kept(desk: Desk) -> None:
+    """Or a process that works for one table after the other would keep the metadata of all of them."""
+    keepers, orders = Bookkeepers(), TableName(("bronze",), "orders")
+
+    def make() -> Bookkeeper:
+        return Bookkeeper(desk.keeper._committer, clock=time.monotonic)
+
+    seat = keepers.of(orders, make).seat()
+    gc.collect()
+    assert keepers.of(orders, lambda: pytest.fail("it has one")) is seat._bookkeeper
+    del seat
+    gc.collect()
+    later = make()
+    assert keepers.of(orders, lambda: later) is later
