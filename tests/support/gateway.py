@@ -17,7 +17,7 @@ import httpx
 
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.catalog_rights import CatalogRights
-from tarn.adapters.connections import HEAD_WAIT_S, WELCOME
+from tarn.adapters.connections import HEAD_WAIT_S, READ, WELCOME
 from tarn.adapters.http_server import Listener
 from tarn.core.hosts import Hosts
 from tarn.core.log_claims import topic_of
@@ -105,6 +105,7 @@ class Gateway:
             limits=app,
             health=health,
             welcome=WELCOME,
+            read=READ,
         )
         self._server: Listener = gateway_listener(made, head_wait_s=head_wait_s)
         at = gateway_socket("127.0.0.1", 0)

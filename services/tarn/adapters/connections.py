@@ -18,7 +18,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from tarn.core.http_answers import Answer
+from tarn.core.http_answers import Answer, Answered, nobody_asks
 from tarn.core.http_heads import END, Frame, HeadError, frame_of, is_hopeless
 
 TURN_S = 0.002
@@ -33,6 +33,8 @@ QUICK_BYTES_MAX = 64 << 10
 """Size of a body that is handed over with its head."""
 BODILESS = frozenset((204, 304))
 WELCOME = "tarn.welcome"
+READ = "tarn.read"
+"""What the state of a request has: who was found known is welcome, and `Door.when_read`."""
 
 
 class Visitors:
@@ -127,9 +129,7 @@ def _ending_unasked(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3
 class Quick(Protocol):
     """Takes requests that have come whole, and are as nearly all are. On the event loop."""
 
-    def __call__(
-        self, head: bytes, body: bytes, answered: Callable[[Answer], None]
-    ) -> Callable[[], None] | None:
+    def __call__(self, head: bytes, body: bytes, answered: Answered) -> Callable[[], None] | None:
         """Take a request, or leave it to the application.
 
         Args:
@@ -187,7 +187,8 @@ class Door(HttpToolsProtocol):
         self._give_up: Callable[[], None] | None = None
         self._last = False
         self._answer: asyncio.Future[None] | None = None
-        self.app_state = {**self.app_state, WELCOME: self.welcome}
+        self._when_read: list[Callable[[], None]] = []
+        self.app_state = {**self.app_state, WELCOME: self.welcome, READ: self.when_read}
 
     def welcome(self) -> None:
         """Mark the connection as authenticated."""
@@ -195,6 +196,18 @@ class Door(HttpToolsProtocol):
             self.visitors.works(self)
             self.known = True
             self._settle()
+
+    def when_read(self, then: Callable[[], None]) -> None:
+        """Call back once the client has read nearly all that was written to it, or is gone."""
+        if self.flow.write_paused:
+            self._when_read.append(then)
+        else:
+            then()
+
+    def _is_read(self) -> None:
+        waiting, self._when_read = self._when_read, []
+        for then in waiting:
+            then()
 
     def leave(self) -> None:
         """Close the connection; data already sent is still delivered. One that is closing ends now."""
@@ -221,6 +234,7 @@ class Door(HttpToolsProtocol):
         self._unset_keepalive_if_required()  # or its timer keeps all of this after a reset
         self._came = b""
         super().connection_lost(exc)
+        self._is_read()
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
@@ -277,14 +291,16 @@ class Door(HttpToolsProtocol):
             if self._give_up is not None:
                 self._give_up()
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: Answer, read: Callable[[], None] = nobody_asks) -> None:
         """Write the answer to the request that `quick` has; one that is late has been given up."""
         if self._give_up is None:
+            read()
             return
         self._give_up = None
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(None)
         if self.transport.is_closing():
+            read()
             return
         parts = [STATUS_LINE[answer.status]]
         for key, value in self.server_state.default_headers:
@@ -296,6 +312,7 @@ class Door(HttpToolsProtocol):
         length = b"" if answer.status in BODILESS else b"content-length: %d\r\n" % len(answer.body)
         parts += (ending, length, b"\r\n", answer.body)
         self.transport.write(b"".join(parts))
+        self.when_read(read)
         if self._last:
             self.transport.close()
         self.on_response_complete()
@@ -310,6 +327,7 @@ class Door(HttpToolsProtocol):
         super().resume_writing()
         if not self.transport.is_closing():
             self._forget_end()
+        self._is_read()
 
     def timeout_keep_alive_handler(self) -> None:
         """Called when a connection has been idle for too long."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -22,6 +22,22 @@ class Answer:
     status: int = 200
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def nobody_asks() -> None:
+    """What is called once an answer is read, by default."""
+
+
+class Answered(Protocol):
+    """Sends the answer to a request."""
+
+    def __call__(self, answer: Answer, read: Callable[[], None] = nobody_asks) -> None:
+        """Send it.
+
+        Args:
+            answer: the answer.
+            read: called once its client has read nearly all of it, or is gone.
+        """
 
 
 def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio.to_thread
 import structlog
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tarn.core.errors import AccessError, NotFoundError, OutcomeUnknownError, TarnError, UnavailableError
 from tarn.core.hosts import MISDIRECTED, Hosts
+from tarn.core.http_answers import Answered
 from tarn.core.http_heads import is_plain, parts_of
 from tarn.core.pressure import Pressure
 from tarn.core.table_catalog import TableName
@@ -99,14 +100,16 @@ class Asked:
         headers: headers by lower-case name; of several of one name the first.
         state: what the connection hands over.
         receive: the next ASGI message.
+        kept: what its answer holds.
     """
 
     method: str
     path: str
     query: str
     headers: Mapping[str, str]
-    state: Mapping[str, Callable[[], None]]
+    state: Mapping[str, Any]
     receive: Receive
+    kept: list[Held] = field(default_factory=list)
 
     @staticmethod
     def of(scope: Scope, receive: Receive) -> Asked:
@@ -134,6 +137,7 @@ class App:
         limits: bounds of a request.
         health: what is wrong with the gateway; None: nothing is known of it.
         welcome: key of the request's state under which the connection says that its client is known.
+        read: key of the request's state with what calls back once the client has read the answer.
     """
 
     def __init__(
@@ -147,6 +151,7 @@ class App:
         limits: AppLimits | None = None,
         health: Looks | None = None,
         welcome: str = "",
+        read: str = "",
     ) -> None:
         self._gate = gate
         self._tables = tables
@@ -157,6 +162,7 @@ class App:
         self._health = health
         self._deep = OneDeepLook(health) if health is not None else None
         self._welcome = welcome
+        self._read = read
         self._rings: Bell | None = None
         self._debug = log.bind().debug  # the module's logger is made again for each call
 
@@ -165,8 +171,9 @@ class App:
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             started = time.monotonic()
+            request = Asked.of(scope, receive)
             try:
-                answer = await self._respond(Asked.of(scope, receive))
+                answer = await self._respond(request)
             except ClientDisconnect:
                 answer = Answer(status=400)
             except asyncio.CancelledError:
@@ -177,14 +184,16 @@ class App:
             self._log(scope["method"], scope["path"], answer, started)
             fields = [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
             fields.append((b"content-length", b"%d" % len(answer.body)))
-            await send({"type": "http.response.start", "status": answer.status, "headers": fields})
-            await send({"type": "http.response.body", "body": answer.body})
+            try:
+                await send({"type": "http.response.start", "status": answer.status, "headers": fields})
+                await send({"type": "http.response.body", "body": answer.body})
+            finally:
+                for kept in request.kept:
+                    request.state.get(self._read, _at_once)(kept.end)
 
         return app
 
-    def quick(
-        self, head: bytes, body: bytes, answered: Callable[[Answer], None]
-    ) -> Callable[[], None] | None:
+    def quick(self, head: bytes, body: bytes, answered: Answered) -> Callable[[], None] | None:
         """Take a write that has come whole, without a task; see `Quick`.
 
         It is taken if it is as nearly all are: of a caller that is known, small, and with room for it. Any
@@ -230,7 +239,7 @@ class App:
             finally:
                 held.end()
             self._log(method, path, said, started)
-            answered(said)
+            answered(said, self._memory.keep(len(said.body), who=client_id).end)
 
         self._bell().call(answer, self._limits.answer_s_max, ended)
         return lambda: answered(error_answer(OutcomeUnknownError(STOPPED)))
@@ -298,7 +307,9 @@ class App:
             share.resize(write.bytes)  # rows of an Arrow stream have its schema each
             del body, values
             receipt = await self._receipt(inbox, write, share)
-        return receipt_answer(receipt, pressure=pressure.reason)
+        answer = receipt_answer(receipt, pressure=pressure.reason)
+        request.kept.append(self._memory.keep(len(answer.body), who=client_id))
+        return answer
 
     def _wanted(
         self, headers: Mapping[str, str], query: str
@@ -387,6 +398,11 @@ def _fault(error: Exception, method: str, path: str) -> Answer:
     if answer.status >= 500:
         log.warning("request failed", path=path, status=answer.status, why=error.message)
     return answer
+
+
+def _at_once(then: Callable[[], None]) -> None:
+    """Call back: the connection does not say what its client has read."""
+    then()
 
 
 def _require(method: str, wanted: str) -> None:

@@ -1,7 +1,8 @@
 """The memory that all requests of a gateway share, so that nobody keeps others out of it. On the event loop.
 
 A body has its share before it is read, and keeps it until its rows are in the table, or certainly are not:
-longer than its request, if that is answered with "unknown" while the rows are still on their way.
+longer than its request, if that is answered with "unknown" while the rows are still on their way. An answer
+that names many bad rows is larger than their body: it has a share until its client has read it.
 """
 
 from __future__ import annotations
@@ -187,6 +188,10 @@ class Memory:
             or self._by[who] + size_bytes > self._share_max
         ):
             return None
+        return self.keep(size_bytes, who=who)
+
+    def keep(self, size_bytes: int, *, who: str) -> Held:
+        """A share of what is there already, until its `end`: it is not waited for."""
         self.count(who, size_bytes)
         return Held(self, who, size_bytes)
 
@@ -229,9 +234,10 @@ class Memory:
             await asyncio.sleep(LOOK_S)
 
     def _full(self, wanted: _Wanted) -> str:
-        late = f", {self.late} of them on their way to tables that do not confirm" if self.late else ""
+        late = f", {self.late} of them on their way to tables that do not confirm," if self.late else ""
         return (
-            f"the gateway holds {self._held} bytes of writes{late}, {self._by[wanted.who]} of this principal"
-            f"; at most {self.bytes_max} fit, {self._share_max} of one principal: there was no room for "
-            f"{wanted.size_bytes} more within {self._wait_s_max:g} s. Nothing of it was written, repeat it"
+            f"the gateway holds {self._held} bytes of writes{late} and of answers not read yet, "
+            f"{self._by[wanted.who]} of this principal; at most {self.bytes_max} fit, {self._share_max} of "
+            f"one principal: there was no room for {wanted.size_bytes} more within "
+            f"{self._wait_s_max:g} s. Nothing of it was written, repeat it"
         )

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from tarn.adapters.catalog_client import RestCatalog
 from tarn.adapters.catalog_rights import CatalogRights
-from tarn.adapters.connections import WELCOME
+from tarn.adapters.connections import READ, WELCOME
 from tarn.adapters.files import FileIO
 from tarn.adapters.kafka_log import KafkaLogs
 from tarn.adapters.store import S3Store
@@ -108,6 +108,7 @@ def make_app(settings: Settings, tables: Tables, logs: Logs, health: Health) -> 
         hosts=settings.own_hosts,
         health=health,
         welcome=WELCOME,
+        read=READ,
     )
 
 

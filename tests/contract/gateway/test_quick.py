@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -331,3 +332,31 @@ def test_a_gateway_that_waits_no_longer_says_that_it_is_not_known(world: World) 
         assert "the gateway stops" in said["error"]["message"]
         assert fields["connection"] == "close"
         assert known.ended()
+
+
+@pytest.mark.parametrize("then", ["reads", "leaves"])
+@pytest.mark.parametrize(("rows", "answer_bytes"), [(400, 40_000), (10_000, 1_000_000)])
+def test_an_answer_is_held_until_its_client_has_read_it(
+    world: World, taken: list[bool], rows: int, answer_bytes: int, then: str
+) -> None:
+    """One that names many bad rows is ten times as large as their body. A second one waits behind it."""
+    gateway = world.gateway()
+    known = Known(world, gateway)
+    sent = request(world, json.dumps([{"y": 1}] * rows, separators=(",", ":")).encode())
+    together, count = 10_000 // rows, 0
+
+    def held() -> bool:
+        nonlocal count
+        if gateway.memory.held < 2 * answer_bytes:
+            count += together  # the kernel has all of those before
+            known.socket.sendall(together * sent)
+            time.sleep(0.3)
+        return gateway.memory.held >= 2 * answer_bytes
+
+    assert eventually(held, timeout_s=60, what="answers that are not read")
+    assert any(taken) is (rows == 400)
+    if then == "reads":
+        assert {known.answer()[0] for _ in range(count)} == {422}
+    else:
+        known.socket.close()
+    assert eventually(lambda: gateway.memory.held == 0, timeout_s=30, what="nothing that is held")

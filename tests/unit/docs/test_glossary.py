@@ -20,6 +20,7 @@ NOT_STORED = {
     "tarn-sequence",  # likewise
     "tarn-turn",  # likewise
     "tarn.commands",  # a group of entry points
+    "tarn.read",  # a name inside one process
     "tarn.welcome",  # a name inside one process
 }
 
