@@ -26,7 +26,8 @@ PRIMITIVE = re.compile(
 )
 _NUMBERS = re.compile(r"\d+", re.ASCII)
 _GEOMETRY = re.compile(r"geometry(\(\s*[^\s)][^)]*\))?")
-_GEOGRAPHY = re.compile(r"geography(\(\s*[^\s,][^,]*(,\s*(?P<edges>\w*)\s*)?\))?", re.ASCII)
+# Possessive: what they took is not tried again in parts, which would take the square of its length.
+_GEOGRAPHY = re.compile(r"geography(\(\s*[^\s,][^,]*(,\s*+(?P<edges>\w*+)\s*+)?\))?", re.ASCII)
 
 _DATE = r"(?P<date>(?P<year>\d{4})-\d\d-\d\d)"
 _TIME = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,9})?)?"
@@ -45,7 +46,7 @@ _NANOSECONDS = range(1678, 2262)  # the years that 64 bits of them reach
 
 def problem_of(kind: str) -> str | None:
     """Return why readers do not know a type that has the form of one, and what to give; None if they do."""
-    numbers = [int(digits.lstrip("0")[:11] or "0") for digits in _NUMBERS.findall(kind)]
+    numbers = _numbers(kind)
     if kind.startswith("fixed") and numbers[0] > INT_MAX:
         return f"its length is at most {INT_MAX}"
     if kind.startswith("decimal"):
@@ -66,6 +67,11 @@ def problem_of(kind: str) -> str | None:
     return None
 
 
+def _numbers(kind: str) -> list[int]:
+    """Return the numbers in a type; Python's `int` refuses long ones, with zeros before them too."""
+    return [int(digits.lstrip("0")[:11] or "0") for digits in _NUMBERS.findall(kind)]
+
+
 def is_value(kind: Any, value: Any) -> bool:
     """Return whether a JSON value other than null is a default value of a type.
 
@@ -82,10 +88,10 @@ def is_value(kind: Any, value: Any) -> bool:
     if not isinstance(value, str):
         return False
     if kind.startswith("fixed"):
-        return len(value) == 2 * int(kind[6:-1]) and _is_text("binary", value)
+        return len(value) == 2 * _numbers(kind)[0] and _is_text("binary", value)
     if kind.startswith("decimal"):
         # Readers compare the scale, not the precision.
-        scale = int(_NUMBERS.findall(kind)[1])
+        scale = _numbers(kind)[1]
         known = len(value) <= DECIMAL_TEXT_MAX and _DECIMAL.fullmatch(value)
         return bool(known) and Decimal(value).as_tuple().exponent == -scale
     nanoseconds = kind.endswith("_ns")
@@ -135,7 +141,7 @@ _EXAMPLES = {
 def value_for(kind: Any) -> str | None:
     """Return what to give as a default value of a type, for messages; None if it has none."""
     if isinstance(kind, str) and kind.startswith("fixed"):
-        return f"a text of {2 * int(kind[6:-1])} hexadecimal digits"
+        return f"a text of {2 * _numbers(kind)[0]} hexadecimal digits"
     if isinstance(kind, str) and kind.startswith("decimal"):
-        return f"a text of a number with {_NUMBERS.findall(kind)[1].lstrip('0') or '0'} decimal places"
+        return f"a text of a number with {_numbers(kind)[1]} decimal places"
     return _EXAMPLES.get(kind) if isinstance(kind, str) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import time
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -875,6 +876,28 @@ def test_a_type_that_readers_cannot_parse_is_refused(kind: str, said: str) -> No
 )
 def test_a_type_at_the_limits_is_taken(kind: str) -> None:
     assert table(3, schema=column(kind))["schemas"][0]["fields"][0]["type"] == kind
+
+
+def test_a_type_of_any_length_is_judged_in_a_step() -> None:
+    kind = f"geography(a,{' ' * 40_000}!)"
+    before = time.process_time()
+    with pytest.raises(InvalidError, match="one of spherical"):
+        schemas.check_schema(column(kind), 3)
+    assert time.process_time() - before < 5, "the square of its length takes far longer"
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "said"),
+    [
+        (f"fixed[{'0' * 5_000}1]", "00", "give a text of 2 hexadecimal digits"),
+        (f"decimal(9,{'0' * 5_000}2)", "1.23", "give a text of a number with 2 decimal places"),
+    ],
+    ids=["fixed", "decimal"],
+)
+def test_zeros_before_a_number_count_for_nothing(kind: str, good: str, said: str) -> None:
+    assert table(3, schema=column(kind, **{"initial-default": good}))["last-column-id"] == 1
+    with pytest.raises(InvalidError, match=said):
+        table(3, schema=column(kind, **{"initial-default": "0"}))
 
 
 VALUES: list[tuple[str, list[Any], list[Any]]] = [
