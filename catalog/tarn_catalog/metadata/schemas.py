@@ -25,6 +25,7 @@ Json = dict[str, Any]
 FORMAT_VERSION_MAX = 3
 FIRST_PARTITION_ID = 1000
 DEPTH_MAX = 64
+PATHS_MAX = 4 * 1024 * 1024  # characters: a long name is in the path of every field below it
 
 _SINCE_V3 = re.compile(r"timestamp_ns|timestamptz_ns|variant|unknown|geometry.*|geography.*")
 _TRANSFORM = re.compile(r"identity|year|month|day|hour|void|(bucket|truncate)\[(?P<width>[1-9]\d*)\]")
@@ -38,7 +39,15 @@ def walk(schema: Json) -> Iterator[tuple[int, str, Any, Json]]:
     Raises:
         InvalidError: the JSON is not a valid schema.
     """
-    yield from _walk_struct(schema, "", 0)
+    length = 0
+    for found in _walk_struct(schema, "", 0):
+        length += len(found[1])
+        if length > PATHS_MAX:
+            raise InvalidError(
+                f"Invalid schema: the names of all fields, each with those of the fields that it is in, have "
+                f"more than {PATHS_MAX} characters; shorten the names, or nest less"
+            )
+        yield found
 
 
 def _walk_struct(struct: Json, prefix: str, depth: int) -> Iterator[tuple[int, str, Any, Json]]:
@@ -307,6 +316,7 @@ def spec_fields(
     fields = _fields(spec, "partition spec")
     columns = {field_id: (path, kind) for field_id, path, kind, _ in walk(schema)}
     by_path = {path: field_id for field_id, (path, _) in columns.items()}
+    single = frozenset(_single(schema))
     out: list[Json] = []
     names: set[str] = set()
     for field in fields:
@@ -322,7 +332,7 @@ def spec_fields(
             sources = [new_ids.get(source, -1) for source in sources]
         if not sources or (transform != "void" and any(source not in columns for source in sources)):
             raise InvalidError(f"Cannot find source column for partition field: {name}")
-        _check_reached(transform, sources, schema, columns, name)
+        _check_reached(transform, sources, single, columns, name)
         _check_fit(transform, sources, columns, f"partition field {name}")
         clash = by_path.get(name)
         if clash is not None and not (transform in ("identity", "void") and clash == sources[0]):
@@ -413,7 +423,11 @@ def _check_fit(transform: str, sources: list[int], columns: Mapping[int, tuple[s
 
 
 def _check_reached(
-    transform: str, sources: list[int], schema: Json, columns: Mapping[int, tuple[str, Any]], name: str
+    transform: str,
+    sources: list[int],
+    single: frozenset[int],
+    columns: Mapping[int, tuple[str, Any]],
+    name: str,
 ) -> None:
     """Require that a row has one value for each source column of a partition field.
 
@@ -422,7 +436,6 @@ def _check_reached(
     Raises:
         InvalidError: a column is in a list or map.
     """
-    single = set(_single(schema))
     for source in sources:
         if transform != "void" and source in columns and source not in single:
             raise InvalidError(
@@ -447,11 +460,12 @@ def check_bound(meta: TableMetadata) -> None:
     """
     schema = next(s for s in meta["schemas"] if s["schema-id"] == meta["current-schema-id"])
     columns = {field_id: (path, kind) for field_id, path, kind, _ in walk(schema)}
+    single = frozenset(_single(schema))
     spec = next(s for s in meta["partition-specs"] if s["spec-id"] == meta["default-spec-id"])
     for field in spec["fields"]:
         if field["transform"] != "void" and not columns.keys() >= set(_field_sources(field)):
             raise InvalidError(f"Cannot find source column for partition field: {field['name']}")
-        _check_reached(field["transform"], _field_sources(field), schema, columns, field["name"])
+        _check_reached(field["transform"], _field_sources(field), single, columns, field["name"])
         _check_fit(field["transform"], _field_sources(field), columns, f"partition field {field['name']}")
     order = next(o for o in meta["sort-orders"] if o["order-id"] == meta["default-sort-order-id"])
     for field in order["fields"]:

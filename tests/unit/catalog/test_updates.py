@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
+import tracemalloc
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -1156,6 +1157,41 @@ def test_many_properties_and_schemas_take_a_step_each(monkeypatch: pytest.Monkey
     made = commit(meta, *adds)
     assert [schema["schema-id"] for schema in made["schemas"]] == list(range(51)), "equal ones are reused"
     assert len(keys) == len(adds) + len(meta["schemas"])
+
+
+def test_the_columns_of_a_table_are_looked_through_once_for_all_its_partition_fields(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[Json] = []
+
+    def single(struct: Json) -> Any:
+        looks.append(struct)
+        return (field["id"] for field in struct["fields"])
+
+    monkeypatch.setattr(schemas, "_single", single)
+    fields = [
+        {"id": number, "name": f"c{number}", "type": "int", "required": False} for number in range(1, 101)
+    ]
+    spec = [{"source-id": number, "name": f"c{number}", "transform": "identity"} for number in range(1, 101)]
+    meta = table(schema={"type": "struct", "fields": fields}, spec={"fields": spec})
+    commit(meta, {"action": "add-spec", "spec": {"fields": spec[1:]}})
+    assert len(looks) == 3, "for the create, for the update, and once for the table after it"
+
+
+def test_a_long_name_above_many_fields_is_refused_before_it_is_in_the_path_of_each() -> None:
+    below = [{"id": number, "name": f"c{number}", "type": "int", "required": False} for number in range(2, 99)]
+    wide = column({"type": "struct", "fields": below}, name="x" * 300_000)
+    for wanted in (
+        lambda: table(schema=wide),
+        lambda: commit(table(), {"action": "add-schema", "schema": wide}),
+    ):
+        tracemalloc.start()
+        try:
+            with pytest.raises(InvalidError, match="the names of all fields, each with those .*shorten"):
+                wanted()
+            assert tracemalloc.get_traced_memory()[1] < 2 * schemas.PATHS_MAX
+        finally:
+            tracemalloc.stop()
 
 
 def test_schemas_are_known_by_content_also_after_one_was_removed() -> None:
