@@ -36,6 +36,10 @@ FORMAT_VERSION_DEFAULT = 2
 PREVIOUS_VERSIONS_MAX = "write.metadata.previous-versions-max"
 PREVIOUS_VERSIONS_MAX_DEFAULT = 20
 COMPRESSION = "write.metadata.compression-codec"
+# An update copies, or looks through, what it changes: of a table with nothing else, some 14,000 updates.
+WORK_MAX = 100_000_000
+# These take longer for each: they look at every column, and at what every spec, order or snapshot has.
+UPDATES_MAX = {"add-spec": 100, "add-sort-order": 100, "add-snapshot": 1_000}
 NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}
 
 
@@ -138,12 +142,26 @@ def commit(
         previous_location: where `base` is stored, for `metadata-log`; None for a new table.
 
     Raises:
-        InvalidError: an update cannot be applied.
+        InvalidError: an update cannot be applied, or they are too many for one commit.
         ConflictError: an update contradicts a concurrent commit.
     """
+    for action, most in UPDATES_MAX.items():
+        count = sum(update.get("action") == action for update in updates)
+        if count > most:
+            raise InvalidError(
+                f"Cannot apply {count} updates {action} in one commit: at most {most}; send them in several"
+            )
     draft = MetadataBuilder(meta=base, base=base, now_ms=now_ms)
-    for update in updates:
+    work = 0
+    for number, update in enumerate(updates, 1):
         draft = apply(draft, update)
+        work += 1 + _entries(draft.meta)
+        if work > WORK_MAX:
+            raise InvalidError(
+                f"Cannot apply {len(updates)} updates in one commit: after {number} of them the table has "
+                f"{_entries(draft.meta)} snapshots, refs, properties and other entries, and each update goes "
+                "through those; send fewer at once, or put properties, and ids to remove, into one update"
+            )
     if draft.meta is base:
         return None
     if draft.meta["properties"] is not base["properties"]:
@@ -152,6 +170,39 @@ def commit(
     if previous_location is not None:
         meta["metadata-log"] = _metadata_log(meta, base, previous_location)
     return with_v1_fields(meta)
+
+
+_LISTS: tuple[
+    Literal[
+        "schemas",
+        "partition-specs",
+        "sort-orders",
+        "properties",
+        "snapshots",
+        "refs",
+        "snapshot-log",
+        "statistics",
+        "partition-statistics",
+        "encryption-keys",
+    ],
+    ...,
+] = (
+    "schemas",
+    "partition-specs",
+    "sort-orders",
+    "properties",
+    "snapshots",
+    "refs",
+    "snapshot-log",
+    "statistics",
+    "partition-statistics",
+    "encryption-keys",
+)
+
+
+def _entries(meta: TableMetadata) -> int:
+    """Return how many entries the lists and maps have that updates copy."""
+    return sum(len(meta.get(name) or ()) for name in _LISTS)
 
 
 def _metadata_log(meta: TableMetadata, base: TableMetadata, previous_location: str) -> list[MetadataLogEntry]:

@@ -25,6 +25,7 @@ FORMAT_VERSION = 1
 LAST_ADDED = -1
 ID_MAX = INT_MAX  # Java's int
 TIME_MAX = LONG_MAX
+UPDATES_MAX = 1_000  # each goes through the versions, schemas or properties of the view
 VERSIONS_KEPT = "version.history.num-entries"
 VERSIONS_KEPT_DEFAULT = 10
 DIALECTS_MAY_GO = "replace.drop-dialect.allowed"
@@ -133,8 +134,13 @@ def commit(
         placed: returns the view's location in a requested folder, as at its create.
 
     Raises:
-        InvalidError: an update is unknown or cannot be applied.
+        InvalidError: an update is unknown or cannot be applied, or there are too many.
     """
+    if len(updates) > UPDATES_MAX:
+        raise InvalidError(
+            f"Cannot apply {len(updates)} updates of a view at once: at most {UPDATES_MAX}; send them in "
+            "several changes"
+        )
     draft = _Draft(meta=base, now_ms=now_ms, placed=placed)
     for update in updates:
         apply = _UPDATES.get(str(update.get("action")))

@@ -272,6 +272,10 @@ def test_a_dialect_is_not_lost_unless_the_view_allows_it(world: World) -> None:
         ([{"action": "set-properties", "updates": {"version.history.num-entries": "many"}}], "positive"),
         ([{"action": "set-properties", "updates": {"a": 1}}], "must map names to strings"),
         ([{"action": "remove-properties", "removals": "a"}], "must be a list of names"),
+        (
+            [{"action": "set-properties", "updates": {"a": str(number)}} for number in range(1_001)],
+            "Cannot apply 1001 updates of a view at once: at most 1000",
+        ),
     ],
 )
 def test_a_bad_update_is_refused_and_changes_nothing(

@@ -6,6 +6,7 @@ import copy
 import json
 import time
 import tracemalloc
+from collections.abc import Callable
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -1157,6 +1158,49 @@ def test_many_properties_and_schemas_take_a_step_each(monkeypatch: pytest.Monkey
     made = commit(meta, *adds)
     assert [schema["schema-id"] for schema in made["schemas"]] == list(range(51)), "equal ones are reused"
     assert len(keys) == len(adds) + len(meta["schemas"])
+
+
+@pytest.mark.parametrize(
+    ("make", "most"),
+    [
+        (lambda n: {"action": "add-spec", "spec": {"fields": [bucket(n, name=f"b{n}")]}}, 100),
+        (lambda n: {"action": "add-sort-order", "sort-order": {"fields": [bucket(n, **ASCENDING)]}}, 100),
+        (lambda n: snapshot(n), 1_000),
+    ],
+    ids=["add-spec", "add-sort-order", "add-snapshot"],
+)
+def test_more_parts_than_a_commit_may_add_are_refused(make: Callable[[int], Json], most: int) -> None:
+    adds = [make(number) for number in range(1, most + 2)]
+    assert commit(table(), *adds[:most])
+    with pytest.raises(InvalidError, match=rf"Cannot apply {most + 1} updates {adds[0]['action']} .*several"):
+        commit(table(), *adds)
+
+
+ASCENDING = {"direction": "asc", "null-order": "nulls-first"}
+
+
+def bucket(width: int, **more: str) -> Json:
+    return {"source-id": 1, "transform": f"bucket[{width}]", **more}
+
+
+def test_updates_that_would_go_through_too_much_are_refused_at_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    tags = [move(1, f"tag {number}", "tag") for number in range(100)]
+    base = with_snapshots(1)
+    assert len(commit(base, *tags)["refs"]) == 101
+    monkeypatch.setattr(table_metadata, "WORK_MAX", 3_000)
+    with pytest.raises(InvalidError, match=r"Cannot apply 100 updates in one commit: after \d\d of them"):
+        commit(base, *tags)
+    assert len(commit(base, *tags[:50])["refs"]) == 51
+    names = {f"p{number}": "x" for number in range(2_000)}
+    one = {"action": "set-properties", "updates": names}
+    assert len(commit(base, one)["properties"]) > len(names), "one update of many counts once"
+    with pytest.raises(InvalidError, match="after 2 of them the table has 20"):
+        commit(base, one, {"action": "set-properties", "updates": {"more": "x"}})
+
+
+def test_all_that_updates_copy_counts() -> None:
+    lists = {name for name, hint in get_type_hints(types.TableMetadata).items() if "[" in str(hint)}
+    assert lists - {*table_metadata._LISTS} == {"metadata-log", "partition-spec", "schema"}
 
 
 def test_the_columns_of_a_table_are_looked_through_once_for_all_its_partition_fields(
