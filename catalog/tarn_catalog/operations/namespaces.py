@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+import orjson
+
 from tarn.core.errors import (
     AlreadyExistsError,
     InvalidError,
@@ -39,6 +41,7 @@ SWAP_ATTEMPTS_MAX = 10
 # pauses between so many attempts are shorter than that.
 ENTER_ATTEMPTS_MAX = 7
 LIST_READERS = 8
+PROPERTIES_BYTES_MAX = 1024 * 1024
 
 Levels = tuple[str, ...]
 Shown = Callable[[Levels, str, str | None], bool]
@@ -128,11 +131,13 @@ class Namespaces:
 
         Raises:
             AlreadyExistsError: the namespace exists.
+            InvalidError: the name is not allowed, or the properties are too large.
             NoSuchNamespaceError: the parent does not exist.
             ConflictError: concurrent changes won every attempt.
             OutcomeUnknownError: the namespace may have been created.
         """
         namespace_key(levels)  # a name that is not allowed is rejected before its parent is looked up
+        _check_size(levels, properties)
         if len(levels) > 1:
             self.load(levels[:-1])
         for _ in self._core.patience.attempts(SWAP_ATTEMPTS_MAX):
@@ -210,12 +215,14 @@ class Namespaces:
         Raises:
             NoSuchNamespaceError: the namespace does not exist.
             UnprocessableError: a name is both set and removed.
+            InvalidError: the properties would be too large.
             ConflictError: concurrent changes won every attempt.
             OutcomeUnknownError: the properties may have been changed.
         """
         both = sorted(set(updates).intersection(removals))
         if both:
             raise UnprocessableError(f"Invalid namespace update: cannot set and remove the same keys: {both}")
+        gone = frozenset(removals)
         # The answer if the request was already carried out: what was missing then is not recorded.
         removed, missing = list(removals), list[str]()
 
@@ -224,8 +231,11 @@ class Namespaces:
             found = _meant(levels, held, uuid).value
             removed = [name for name in removals if name in found.properties]
             missing = [name for name in removals if name not in found.properties]
-            kept = {name: value for name, value in found.properties.items() if name not in removed}
-            return replace(found, properties={**kept, **updates})
+            kept = {name: value for name, value in found.properties.items() if name not in gone}
+            wanted = {**kept, **updates}
+            if updates:
+                _check_size(levels, wanted)
+            return replace(found, properties=wanted)
 
         self._update(levels, self._there, changed, repeat)
         return PropertiesChanged(updated=list(updates), removed=removed, missing=missing)
@@ -493,6 +503,21 @@ class Namespaces:
             namespace_key(wanted.levels), wanted.next(self._core.stamp(repeat)), over=over
         )
         return stored, happened(outcome, _changing(wanted.levels))
+
+
+def _check_size(levels: Levels, properties: Mapping[str, str]) -> None:
+    """Require that every listing of namespaces can read the properties.
+
+    Raises:
+        InvalidError: they are too large.
+    """
+    size = len(orjson.dumps(properties))
+    if size > PROPERTIES_BYTES_MAX:
+        raise InvalidError(
+            f"Invalid properties of namespace {'.'.join(levels)}: {size} bytes in all, at most "
+            f"{PROPERTIES_BYTES_MAX} are allowed; remove some, or make them shorter",
+            bytes=size,
+        )
 
 
 def _changing(levels: Levels) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.errors import (
     AlreadyExistsError,
     ConflictError,
+    InvalidError,
     InvalidLocationError,
     NoSuchNamespaceError,
     NoSuchTableError,
@@ -834,6 +836,39 @@ def test_namespace_changes_repeat_by_key(world: World) -> None:
     world.catalog.namespaces.update(("b",), updates={"y": "2"}, removals=[])
     world.catalog.namespaces.update(("b",), updates={"y": "1"}, removals=["x"], repeat=repeat(2, "up"))
     assert world.catalog.namespaces.load(("b",)) == {"y": "2"}
+
+
+def test_properties_of_a_namespace_are_bounded_since_listings_read_them(world: World) -> None:
+    spaces, most = world.catalog.namespaces, 1024 * 1024
+    with pytest.raises(InvalidError, match=r"properties of namespace big: \d+ bytes in all, at most 1048576"):
+        spaces.create(("big",), {"x": "y" * most})
+    spaces.create(("big",), {"x": "y" * (most - 100)})
+    before = world.memory.get(namespace_key(("big",)))
+    with pytest.raises(InvalidError, match="remove some, or make them shorter"):
+        spaces.update(("big",), updates={"z": "y" * 100}, removals=[])
+    assert world.memory.get(namespace_key(("big",))) == before
+    spaces.update(("big",), updates={"z": "y" * 100}, removals=["x"])
+    assert spaces.load(("big",)) == {"z": "y" * 100}
+
+
+def test_properties_of_a_former_release_that_are_too_large_can_be_removed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spaces = world.catalog.namespaces
+    spaces.create(("big",), {"x": "1" * 100, "y": "2" * 100, "z": "3"})
+    monkeypatch.setattr(namespaces, "PROPERTIES_BYTES_MAX", 50)
+    spaces.update(("big",), updates={}, removals=["x"])
+    assert spaces.load(("big",)).keys() == {"y", "z"}
+
+
+def test_many_properties_are_removed_in_a_step_each(world: World) -> None:
+    spaces = world.catalog.namespaces
+    spaces.create(("many",), {f"p{number}": "" for number in range(30_000)})
+    before = time.process_time()
+    gone = spaces.update(("many",), updates={}, removals=["p0"] * 30_000)
+    assert time.process_time() - before < 5, "a search through the list for every property takes far longer"
+    assert len(spaces.load(("many",))) == 29_999
+    assert (set(gone.removed), gone.missing) == ({"p0"}, [])
 
 
 def test_listing_pages_skip_the_dropped(world: World) -> None:
