@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import cast
 
 from tarn.core.errors import (
     CorruptStateError,
@@ -277,9 +278,9 @@ class Checks:
             ) from e
 
     def _check_followed(self, slot: TableIdentifier, done: Metadata) -> None:
-        """Require that the caller may read the table whose metadata answers a commit.
+        """Require that the caller may read the table or view whose metadata answers a commit.
 
-        A commit that was carried out before a rename is answered with the table under its new name.
+        A commit that was carried out before a rename is answered with what it changed, under the new name.
 
         Raises:
             OutcomeUnknownError: the caller may not.
@@ -287,7 +288,7 @@ class Checks:
         if self.caller.admin or slot.uuid is not None:
             return
         found = self._catalog.tables.find(slot)
-        if found is not None and slot.means(found) and found.uuid == done.parsed["table-uuid"]:
+        if found is not None and slot.means(found) and found.uuid == _uuid_of(done):
             return
         for _ in range(MOVES_FOLLOWED_MAX):
             if found is None or found.live or found.moved is None:
@@ -298,8 +299,8 @@ class Checks:
             self._check(Operation.COMMIT, Place.THING, Privilege.READ, slot)
         except TarnError as e:
             raise OutcomeUnknownError(
-                f"The commit was carried out, and the table has another name or is gone: {e.message}. Delete "
-                "nothing",
+                f"The commit was carried out, and the {slot.kind} has another name or is gone: {e.message}. "
+                "Delete nothing",
                 table=slot.text,
             ) from e
 
@@ -325,3 +326,9 @@ class Checks:
                 f"Namespace does not exist: {'.'.join(thing)}", namespace=".".join(thing)
             )
         return Securable(kind=NAMESPACE, uuid=found.uuid, name=thing), found.owner
+
+
+def _uuid_of(found: Metadata) -> str:
+    """Return the uuid in the metadata of a table or view."""
+    meta = cast("Mapping[str, str]", found.parsed)
+    return meta["view-uuid"] if "view-uuid" in meta else meta["table-uuid"]

@@ -178,7 +178,8 @@ class Session(Checks):
             self._allow(Operation.CREATE, {Place.NAMESPACE: slot.namespace})
             with self._audit.change(Operation.CREATE, slot.described):
                 made = self._catalog.tables.commit(self._own(slot), requirements, updates, repeat=repeat)
-                return self._made(slot, made)
+                self._check_followed(slot, self._made(slot, made))
+            return made
         allowed = self._allowed_commit(Change(slot=slot, requirements=requirements, updates=updates), repeat)
         with self._audit.change(Operation.COMMIT, slot.described):
             done = self._catalog.tables.commit(allowed, requirements, updates, repeat=repeat)
@@ -196,7 +197,9 @@ class Session(Checks):
         """Change a view; see `Views.commit`."""
         slot = self._allowed(Operation.COMMIT, slot)
         with self._audit.change(Operation.COMMIT, slot.described):
-            return self._catalog.views.commit(slot, requirements, updates, repeat=repeat)
+            done = self._catalog.views.commit(slot, requirements, updates, repeat=repeat)
+            self._check_followed(slot, done)
+        return done
 
     def commit_tables(self, changes: Sequence[Change], *, repeat: IdempotencyKey | None = None) -> None:
         """Commit to several tables, all or none; the rights on every one are checked first.

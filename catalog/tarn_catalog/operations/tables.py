@@ -521,6 +521,9 @@ class Tables:
         table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
         self.namespaces.enter(slot.namespace)
         held = self.transactions.read_to_write(slot.key, Pointer.load)
+        moved = self.moved(slot, held, updates, repeat)
+        if moved is not None:
+            return moved
         if held is not None:
             if self.core.repeated(held.value.memory, repeat):
                 return self._again(slot, held)

@@ -113,9 +113,11 @@ class Views:
         """
         for _ in self._core.patience.attempts(COMMIT_ATTEMPTS_MAX):
             with self._core.turns.hold(slot.key):
-                held = self._tables.there(
-                    slot, self._tables.transactions.read_to_write(slot.key, Pointer.load)
-                )
+                found = self._tables.transactions.read_to_write(slot.key, Pointer.load)
+                moved = self._tables.moved(slot, found, (), repeat)
+                if moved is not None:
+                    return moved
+                held = self._tables.there(slot, found)
                 base = self._tables.current(held)
                 if self._core.repeated(held.value.memory, repeat):
                     return base

@@ -558,6 +558,60 @@ def test_a_commit_carried_out_before_a_rename_out_of_sight_is_unknown(lake: Worl
     assert lake.ask("bob", "POST", T, SET).status_code == 404
 
 
+def test_a_change_of_a_view_before_a_rename_out_of_sight_is_unknown(lake: World) -> None:
+    lake.namespace("hidden")
+    lake.view("v")
+    lake.grant("bob", "namespace:ns", "WRITE")
+    change = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "1"}}]}
+    path, key = "/v1/namespaces/ns/views/v", uuid7()
+    assert lake.ask("bob", "POST", path, change, key=key).status_code == 200
+    move = {
+        "source": {"namespace": ["ns"], "name": "v"},
+        "destination": {"namespace": ["hidden"], "name": "w"},
+    }
+    lake.must("admin", "POST", "/v1/views/rename", move)
+    answer = lake.ask("bob", "POST", path, change, key=key)
+    assert "the view has another name or is gone" in error(answer, 500, "CommitStateUnknownException")
+    assert "metadata" not in answer.json()
+    assert lake.must("admin", "POST", path, change, key=key)["metadata"]["properties"] == {"a": "1"}
+
+
+def test_a_create_with_rows_before_a_rename_out_of_sight_is_unknown(lake: World) -> None:
+    """The creator is no owner any more, and may not see where the table is now."""
+    lake.namespace("hidden")
+    lake.grant("bob", "namespace:ns", "CREATE", "READ")
+    body = {"name": "t", "schema": SCHEMA, "stage-create": True}
+    meta = lake.must("bob", "POST", "/v1/namespaces/ns/tables", body)["metadata"]
+    snapshot = {
+        **{"snapshot-id": 5, "sequence-number": 1, "schema-id": 0, "timestamp-ms": meta["last-updated-ms"] + 1},
+        **{"summary": {"operation": "append"}, "manifest-list": f"{meta['location']}/metadata/5.avro"},
+    }
+    updates = [
+        {"action": "assign-uuid", "uuid": meta["table-uuid"]},
+        {"action": "add-schema", "schema": meta["schemas"][0]},
+        {"action": "set-current-schema", "schema-id": -1},
+        {"action": "add-spec", "spec": meta["partition-specs"][0]},
+        {"action": "set-default-spec", "spec-id": -1},
+        {"action": "add-sort-order", "sort-order": meta["sort-orders"][0]},
+        {"action": "set-default-sort-order", "sort-order-id": -1},
+        {"action": "set-location", "location": meta["location"]},
+        {"action": "add-snapshot", "snapshot": snapshot},
+        {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 5},
+    ]
+    create = {"requirements": [{"type": "assert-create"}], "updates": updates}
+    lake.must("bob", "POST", T, create)
+    move = {
+        "source": {"namespace": ["ns"], "name": "t"},
+        "destination": {"namespace": ["hidden"], "name": "u"},
+    }
+    lake.must("admin", "POST", "/v1/tables/rename", move)
+    assert lake.ask("bob", "POST", T, create).status_code == 200, "it owns the table, wherever it is"
+    lake.must("admin", "POST", "/tarn/v1/owner", {"on": thing("table:hidden.u"), "to": "eve"})
+    answer = lake.ask("bob", "POST", T, create)
+    assert "Delete nothing" in error(answer, 500, "CommitStateUnknownException")
+    assert "metadata" not in answer.json()
+
+
 # -- how soon
 
 

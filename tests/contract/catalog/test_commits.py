@@ -603,6 +603,25 @@ def test_the_end_of_a_staged_create_repeats_without_a_key(world: World) -> None:
         world.catalog.tables.commit(SLOT, *staged_elsewhere(updates))
 
 
+@pytest.mark.parametrize("key", [repeat(1, "create"), None], ids=["with a key", "without a key"])
+def test_a_repeat_of_a_create_with_rows_that_came_before_a_rename_is_done_not_refused(
+    world: World, key: IdempotencyKey | None
+) -> None:
+    """A client whose response was lost would otherwise delete files that the table has."""
+    requirements, updates = staged(world)
+    rows = {**snapshot(1, None, 1), "first-row-id": 0, "added-rows": 1}
+    updates += [{"action": "add-snapshot", "snapshot": rows}, append(1, None, 1)[1][1]]
+    made = world.catalog.tables.commit(SLOT, requirements, updates, repeat=key)
+    moved = TableIdentifier.of(("ns",), "moved")
+    world.catalog.names.rename(SLOT, moved)
+    again = world.another().tables.commit(SLOT, requirements, updates, repeat=key)
+    assert again.location == made.location == world.catalog.tables.load(moved).location
+    assert not world.catalog.tables.exists(SLOT)
+    world.catalog.tables.create(SLOT, NEW)
+    with pytest.raises(AlreadyExistsError):
+        world.catalog.tables.commit(SLOT, requirements, updates)
+
+
 def staged_elsewhere(updates: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     other = "11111111-2222-4333-8444-555555555555"
     changed = [

@@ -620,6 +620,18 @@ def test_a_repeated_request_is_carried_out_once(world: World) -> None:
     assert sql_of(catalog) == "select 4", "nor the repeat of one that changed nothing"
 
 
+def test_a_repeat_of_a_change_that_came_before_a_rename_is_answered_with_the_view(world: World) -> None:
+    catalog, key = world.catalog, repeat(1, "replace")
+    catalog.views.create(V, wanted())
+    done = catalog.views.commit(V, [], replaced("select 2"), repeat=key)
+    catalog.names.rename(V, W)
+    assert world.another().views.commit(V, [], replaced("select 2"), repeat=key).location == done.location
+    assert sql_of(catalog, W) == "select 2"
+    for other in (repeat(2, "replace"), None):
+        with pytest.raises(NoView):
+            catalog.views.commit(V, [], replaced("select 2"), repeat=other)
+
+
 def test_a_repeated_create_of_a_table_is_never_answered_with_a_view(world: World) -> None:
     catalog, key = world.catalog, repeat(1, "create")
     catalog.tables.create(T, NEW, repeat=key)
