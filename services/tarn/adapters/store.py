@@ -10,11 +10,11 @@ import fcntl
 import hashlib
 import os
 import re
-import tempfile
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +54,7 @@ REQUEST_TIMEOUT_MS = 8_000
 BROKEN_OFF = ("<Code>RequestTimeout</Code>", "<Code>IncompleteBody</Code>")
 STRANGE_KEY = "Encountered object with invalid path"
 """What the library says of a listing in which one key has a control character."""
+TEMPORARY = ".put-"
 NO_ROOM = ("drive path full", "XMinioStorageFull")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"\(code: (\w+)\)$|<Code>(\w+)</Code>")
@@ -379,6 +380,7 @@ class FileStore:
                     f"{self.root} cannot be a folder: it, or one above it, is a file; choose another one"
                 ) from e
         self._lock = threading.Lock()
+        self._tidied = False
 
     def __repr__(self) -> str:
         return f"FileStore({self.root})"
@@ -422,7 +424,8 @@ class FileStore:
 
     def exists(self, key: str) -> bool:
         """See `LocalStore.exists`."""
-        return self._path(key).is_file()
+        with self._answering(f"read {key}"):
+            return self._path(key).is_file()
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""
@@ -431,22 +434,32 @@ class FileStore:
             if if_absent or if_match is not None:
                 found = self.get(key)
                 _check(found.data if found else None, key, if_absent, if_match)
+            self._tidy()
             self._write(path, data)
         return _md5(data)
 
+    def _tidy(self) -> None:
+        """Remove what killed writers left, once; who has the lock is the only writer."""
+        if not self._tidied:
+            self._tidied = True
+            for left in self.root.glob(f"{TEMPORARY}*"):
+                with suppress(OSError):  # another user's
+                    left.unlink()
+
     def _write(self, path: Path, data: bytes) -> None:
         """Have a file on the disk under its name, whole or not at all."""
-        handle, temporary = tempfile.mkstemp(dir=self.root, prefix=".put-")
+        # With the rights that files have here, as those that pyiceberg writes: others may read the lake.
+        temporary = self.root / f"{TEMPORARY}{secrets.token_hex(8)}"
         try:
-            with os.fdopen(handle, "wb") as file:
+            with temporary.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             new = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
-            Path(temporary).replace(path)
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         self._keep((path.parent, *(one.parent for one in new)), f"write {path.name}")
 

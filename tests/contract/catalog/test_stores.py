@@ -321,6 +321,33 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     assert {path.name for path in tmp_path.iterdir()} == {"k", ".lock"}
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_others_may_read_a_lake_in_a_folder_as_they_may_read_other_files(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        FileStore(tmp_path).put("a/k", b"1")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a/k").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = FileStore(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken(errno.EIO))
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        with pytest.raises(StoreUnavailableError):
+            killed.put("k", b"1" * 100)
+    (left,) = tmp_path.glob(".put-*")
+    store = FileStore(tmp_path)
+    assert store.get("k") is None
+    assert left.exists(), "a reader removes nothing"
+    store.put("other", b"2")
+    assert {path.name for path in tmp_path.iterdir()} == {"other", ".lock"}
+
+
 def broken(code: int) -> Callable[..., NoReturn]:
     def raises(*_: object, **__: object) -> NoReturn:
         raise OSError(code, os.strerror(code))
@@ -359,6 +386,10 @@ def test_a_folder_that_may_not_be_used_or_does_not_answer_is_said_as_of_any_stor
         patch.setattr(Path, "read_bytes", broken(code))
         with pytest.raises(kind, match=re.escape(os.strerror(code))):
             store.get("a/k")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_file", broken(code))
+        with pytest.raises(kind, match=re.escape(os.strerror(code))):
+            store.exists("a/k")
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", broken(code))
         with pytest.raises(kind, match=re.escape(os.strerror(code))):
