@@ -383,21 +383,19 @@ def already_applied(updates: Sequence[TableUpdate], meta: TableMetadata) -> bool
         if not isinstance(snapshot, dict) or not isinstance(snapshot.get("snapshot-id"), int):
             return False
         wanted[snapshot["snapshot-id"]] = cast("Snapshot", snapshot)
-    if not wanted:
+    moves = [update for update in updates if update.get("action") == "set-snapshot-ref"]
+    malformed = any(type(u.get("snapshot-id")) is not int or type(u.get("ref-name")) is not str for u in moves)
+    if not wanted or malformed:
         return False
     found = {s["snapshot-id"]: s for s in meta["snapshots"] if s["snapshot-id"] in wanted}
     if len(found) != len(wanted):
         return False
     if all(_same(wanted[i], found[i]) for i in wanted):
-        mains = [u.get("snapshot-id") for u in updates if _sets_main(u)]
+        mains = [u.get("snapshot-id") for u in moves if u.get("ref-name") == MAIN]
         return not mains or mains[-1] not in found or not _was_never_main(found[mains[-1]], meta)
-    moved = {u.get("ref-name") for u in updates if u.get("action") == "set-snapshot-ref"}
+    moved = {u.get("ref-name") for u in moves}
     heads = [ref["snapshot-id"] for name, ref in (meta.get("refs") or {}).items() if name in moved]
     return set(wanted) <= _ancestors(heads, meta)
-
-
-def _sets_main(update: TableUpdate) -> bool:
-    return update.get("action") == "set-snapshot-ref" and update.get("ref-name") == MAIN
 
 
 def _was_never_main(snapshot: Snapshot, meta: TableMetadata) -> bool:

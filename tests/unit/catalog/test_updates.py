@@ -528,6 +528,19 @@ def test_already_applied_knows_equal_content_and_rebased_ancestors_only() -> Non
 LATE_MS = NOW_MS + table_metadata.CLOCKS_DIFFER_MS + 1_000
 
 
+@pytest.mark.parametrize("field", ["snapshot-id", "ref-name"])
+@pytest.mark.parametrize("value", [{}, [], None])
+def test_a_malformed_ref_beside_a_snapshot_that_is_there_is_refused_in_words(field: str, value: Any) -> None:
+    meta = with_snapshots(2)
+    for added in (snapshot(2, 1), snapshot(2, None)):
+        wanted = [added, {**move(2), field: value}]
+        assert not table_metadata.already_applied(wanted, meta)
+        with pytest.raises(InvalidError):
+            commit(meta, *wanted)
+    with pytest.raises(InvalidError, match=f"field {field} is missing or no"):
+        commit(meta, wanted[1])
+
+
 def test_a_staged_snapshot_is_not_taken_for_a_current_one() -> None:
     first = commit(table(), snapshot(1))
     assert not table_metadata.already_applied([snapshot(1), move(1)], first), "nothing was ever current"
