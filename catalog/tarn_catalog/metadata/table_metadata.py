@@ -384,8 +384,9 @@ def already_applied(updates: Sequence[TableUpdate], meta: TableMetadata) -> bool
             return False
         wanted[snapshot["snapshot-id"]] = cast("Snapshot", snapshot)
     moves = [update for update in updates if update.get("action") == "set-snapshot-ref"]
-    malformed = any(type(u.get("snapshot-id")) is not int or type(u.get("ref-name")) is not str for u in moves)
-    if not wanted or malformed:
+    if not wanted or not all(
+        isinstance(u.get("snapshot-id"), int) and isinstance(u.get("ref-name"), str) for u in moves
+    ):
         return False
     found = {s["snapshot-id"]: s for s in meta["snapshots"] if s["snapshot-id"] in wanted}
     if len(found) != len(wanted):

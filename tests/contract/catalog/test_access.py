@@ -583,8 +583,9 @@ def test_a_create_with_rows_before_a_rename_out_of_sight_is_unknown(lake: World)
     body = {"name": "t", "schema": SCHEMA, "stage-create": True}
     meta = lake.must("bob", "POST", "/v1/namespaces/ns/tables", body)["metadata"]
     snapshot = {
-        **{"snapshot-id": 5, "sequence-number": 1, "schema-id": 0, "timestamp-ms": meta["last-updated-ms"] + 1},
-        **{"summary": {"operation": "append"}, "manifest-list": f"{meta['location']}/metadata/5.avro"},
+        **{"snapshot-id": 5, "sequence-number": 1, "schema-id": 0, "summary": {"operation": "append"}},
+        **{"timestamp-ms": meta["last-updated-ms"] + 1},
+        "manifest-list": f"{meta['location']}/metadata/5.avro",
     }
     updates = [
         {"action": "assign-uuid", "uuid": meta["table-uuid"]},

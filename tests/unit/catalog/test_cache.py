@@ -87,9 +87,9 @@ def test_what_is_counted_is_what_is_held(snapshots: int) -> None:
 
 def test_30_commits_to_a_long_history_hold_two_versions() -> None:
     catalog = lake()
-    grow(catalog, 1, 2_000)
+    grow(catalog, 1, 1_000)
     for number in range(30):
-        grow(catalog, 2_001 + number, 1)
+        grow(catalog, 1_001 + number, 1)
     one = held_bytes(len(catalog.tables.load(SLOT).raw))
     assert one < catalog.core.cache.held_bytes < VERSIONS_MAX * one + 100_000
     assert VERSIONS_MAX * one < CACHE_BYTES_MAX / 4

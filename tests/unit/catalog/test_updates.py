@@ -1236,17 +1236,17 @@ def test_the_columns_of_a_table_are_looked_through_once_for_all_its_partition_fi
 
 
 def test_a_long_name_above_many_fields_is_refused_before_it_is_in_the_path_of_each() -> None:
-    below = [{"id": number, "name": f"c{number}", "type": "int", "required": False} for number in range(2, 99)]
-    wide = column({"type": "struct", "fields": below}, name="x" * 300_000)
+    below = [{"id": number, "name": f"c{number}", "type": "int", "required": False} for number in range(2, 9)]
+    wide = column({"type": "struct", "fields": below}, name="x" * 3_000_000)
     for wanted in (
         lambda: table(schema=wide),
         lambda: commit(table(), {"action": "add-schema", "schema": wide}),
     ):
         tracemalloc.start()
         try:
-            with pytest.raises(InvalidError, match="the names of all fields, each with those .*shorten"):
+            with pytest.raises(InvalidError, match=r"the names of all fields, each with those .*shorten"):
                 wanted()
-            assert tracemalloc.get_traced_memory()[1] < 2 * schemas.PATHS_MAX
+            assert tracemalloc.get_traced_memory()[1] < 4 * schemas.PATHS_MAX
         finally:
             tracemalloc.stop()
 
