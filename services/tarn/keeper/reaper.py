@@ -25,7 +25,7 @@ from tarn.core.catalog_objects import PointerValue, parse_pointer
 from tarn.core.digests import digest
 from tarn.core.errors import CorruptStateError, TarnError
 from tarn.core.naming import CLAIMS_PREFIX, POINTERS_PREFIX
-from tarn.core.object_store import Listed, ReapedStore
+from tarn.core.object_store import Listed, ReapedStore, Stored, StoreTooLargeError
 from tarn.core.reap import (
     CLOCK_KEY,
     HOLD_MS,
@@ -314,10 +314,10 @@ class Reaper:
         while at is not None and at != mark and len(chain) < CHAIN_MAX:
             root = first.root if first is not None else None
             key = key_within(at, bucket=self._bucket, root=root or at.rpartition("/metadata/")[0])
-            stored = self._store.get(key) if key is not None else None
-            if stored is None:
-                break
             try:
+                stored = _whole(self._store, key) if key is not None else None
+                if stored is None:
+                    break
                 full = read_full(stored.data, at)
             except CorruptStateError as error:
                 if first is None:
@@ -488,8 +488,11 @@ class Reaper:
                         raise CorruptStateError(f"the manifest list {path} is missing")
                     return ()
                 known = tuple(self._same(*found) for found in self._reader.list_sequences(data))
-            except TarnError:
-                raise
+            except TarnError as error:
+                if needed or not isinstance(error, CorruptStateError):
+                    raise
+                log.warning("removed manifest list cannot be read", path=path, reason=error.message)
+                return ()
             except Exception as error:  # readers fail in many ways on arbitrary bytes
                 if not needed:
                     log.warning("removed manifest list cannot be read", path=path, reason=repr(error))
@@ -522,10 +525,10 @@ class Reaper:
         """
         candidates: dict[int, str] = {}
         for path in dead:
-            data = self._get(path)
-            if data is None:
-                continue
             try:
+                data = self._get(path)
+                if data is None:
+                    continue
                 entries = self._reader.file_entries(data, added_snapshot_id=None, trace=None)
             except CorruptStateError as error:
                 log.warning("removed manifest cannot be read", path=path, reason=error.message)
@@ -580,10 +583,15 @@ class Reaper:
         return len(keys)
 
     def _get(self, location: str) -> bytes | None:
+        """The content of a file of a table; None if it is gone.
+
+        Raises:
+            CorruptStateError: it is too long to be read whole.
+        """
         for scheme in ("s3", "s3a", "s3n"):
             start = f"{scheme}://{self._bucket}/"
             if location.startswith(start):
-                stored = self._store.get(location[len(start) :])
+                stored = _whole(self._store, location[len(start) :])
                 return None if stored is None else stored.data
         return None
 
@@ -711,7 +719,7 @@ class _Guard:
         at = found.metadata
         for _ in range(FOLLOWED_MAX):
             key = (at or "").partition("://")[2].partition("/")[2]
-            stored = self._store.get(key) if key else None
+            stored = _whole(self._store, key) if key else None
             if stored is None:
                 return False
             full = read_full(stored.data, key)
@@ -719,6 +727,18 @@ class _Guard:
                 return True
             at = full.log_begin
         return False
+
+
+def _whole(store: ReapedStore, key: str) -> Stored | None:
+    """Read an object that the metadata of a table name; whoever may write the table chooses it.
+
+    Raises:
+        CorruptStateError: it is too long to be read.
+    """
+    try:
+        return store.get(key)
+    except StoreTooLargeError as error:
+        raise CorruptStateError(error.message) from error
 
 
 def _chunks(keys: Sequence[str]) -> Iterator[Sequence[str]]:

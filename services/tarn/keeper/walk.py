@@ -21,7 +21,7 @@ from tarn.core.audit.model import (
 from tarn.core.audit.tables import FROM_BACKUP
 from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import CorruptStateError
-from tarn.core.object_store import BulkStore, Stored
+from tarn.core.object_store import GET_BYTES_MAX, BulkStore, Stored, StoreTooLargeError
 
 T = TypeVar("T")
 
@@ -34,6 +34,8 @@ AHEAD_MAX = 50
 Lists = dict[str, tuple[ManifestEntry, ...] | None]
 Manifests = dict[str, tuple[FileEntry, ...] | None]
 Listed = tuple[Lists, Manifests, dict[str, str]]
+Content = bytes | StoreTooLargeError | None
+"""Content of an object, or why it is not read; None if there is none."""
 Stray = tuple[str, int]
 """Location of a metadata file, and its last modification in milliseconds by the store's clock."""
 
@@ -86,17 +88,12 @@ class Walker:
             UnavailableError: the store does not respond.
         """
         where = pointer.metadata or ""
-        stored = self._get(where)
-        if stored is None:
+        data = self._content(where)
+        if data is None:
             return _metadata_missing(pointer)
-        metadata = _json(stored.data)
+        metadata = _json(data)
         if metadata is None or not isinstance(metadata.get("table-uuid"), str):
-            return Finding(
-                kind=Kind.METADATA_UNREADABLE,
-                where=pointer.text,
-                what=f"{where} ({len(stored.data)} bytes) is no table metadata",
-                fix=FROM_BACKUP,
-            )
+            return _metadata_unreadable(pointer, data, "table metadata")
         wanted = [str(s["manifest-list"]) for s in metadata.get("snapshots") or () if s.get("manifest-list")]
         lists, manifests, unreadable = self.listed(metadata, wanted)
         return Table(
@@ -116,18 +113,13 @@ class Walker:
             UnavailableError: the store does not respond.
         """
         where = pointer.metadata or ""
-        stored = self._get(where)
-        if stored is None:
+        data = self._content(where)
+        if data is None:
             return _metadata_missing(pointer)
-        metadata = _json(stored.data)
+        metadata = _json(data)
         versions = (metadata or {}).get("versions")
         if metadata is None or not isinstance(versions, list) or not versions:
-            return Finding(
-                kind=Kind.METADATA_UNREADABLE,
-                where=pointer.text,
-                what=f"{where} ({len(stored.data)} bytes) is no view metadata",
-                fix=FROM_BACKUP,
-            )
+            return _metadata_unreadable(pointer, data, "view metadata")
         if metadata.get("view-uuid") != pointer.uuid:
             return Finding(
                 kind=Kind.METADATA_OTHER,
@@ -153,7 +145,7 @@ class Walker:
             if data is None:
                 continue
             try:
-                entries = self._manifest_reader.list_entries(data)
+                entries = self._manifest_reader.list_entries(_whole(data))
             except CorruptStateError as error:
                 unreadable[location] = error.message
                 continue
@@ -176,7 +168,7 @@ class Walker:
                 continue
             try:
                 entries = self._manifest_reader.file_entries(
-                    data, added_snapshot_id=added[location], trace=trace
+                    _whole(data), added_snapshot_id=added[location], trace=trace
                 )
             except CorruptStateError as error:
                 unreadable[location] = error.message
@@ -195,7 +187,7 @@ class Walker:
             log = value.get("metadata-log") or [{}]
             yield Logged(
                 location=location,
-                size_bytes=len(data),
+                size_bytes=len(data) if isinstance(data, bytes) else GET_BYTES_MAX,
                 uuid=value.get("table-uuid"),
                 parent=log[-1].get("metadata-file"),
             )
@@ -203,21 +195,20 @@ class Walker:
     def _strays(self, strays: Sequence[Stray]) -> Iterator[Ahead]:
         modified = dict(strays)
         for location, data in self._ahead(modified):
-            log = ((_json(data) if data is not None else None) or {}).get("metadata-log") or [{}]
+            log = (_json(data) or {}).get("metadata-log") or [{}]
             yield Ahead(location=location, parent=log[-1].get("metadata-file"), updated_ms=modified[location])
 
-    def _get(self, location: str) -> Stored | None:
+    def _content(self, location: str) -> Content:
         key = self._places.key(location)
-        return self._store.get(key) if key is not None else None
+        try:
+            stored: Stored | None = self._store.get(key) if key is not None else None
+        except StoreTooLargeError as error:
+            return error
+        return None if stored is None else stored.data
 
-    def _ahead(self, wanted: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
+    def _ahead(self, wanted: Iterable[str]) -> Iterator[tuple[str, Content]]:
         """Yield each location with its content, in order, with bounded read-ahead."""
-
-        def read(location: str) -> bytes | None:
-            stored = self._get(location)
-            return None if stored is None else stored.data
-
-        yield from in_order(self._pool, wanted, read)
+        yield from in_order(self._pool, wanted, self._content)
 
 
 def in_order(
@@ -251,7 +242,26 @@ def _metadata_missing(pointer: PointerValue) -> Finding:
     )
 
 
-def _json(data: bytes) -> Json | None:
+def _metadata_unreadable(pointer: PointerValue, data: bytes | StoreTooLargeError, what: str) -> Finding:
+    where = pointer.metadata or ""
+    why = f"{where} ({len(data)} bytes) is no {what}" if isinstance(data, bytes) else data.message
+    return Finding(kind=Kind.METADATA_UNREADABLE, where=pointer.text, what=why, fix=FROM_BACKUP)
+
+
+def _whole(data: bytes | StoreTooLargeError) -> bytes:
+    """The content of an object.
+
+    Raises:
+        CorruptStateError: it is too long to be read.
+    """
+    if isinstance(data, StoreTooLargeError):
+        raise CorruptStateError(data.message) from data
+    return data
+
+
+def _json(data: Content) -> Json | None:
+    if not isinstance(data, bytes):
+        return None
     try:
         value = metadata_json.loads(data)
     except ValueError:

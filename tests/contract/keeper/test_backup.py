@@ -19,7 +19,13 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.catalog_objects import RESTORE_MARKER
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
 from tarn.core.naming import GRANTS_KEY, POINTERS_PREFIX, WarehouseLayout
-from tarn.core.object_store import PART_BYTES, Stored, StoreOutcomeUnknownError
+from tarn.core.object_store import (
+    PART_BYTES,
+    ObjectBody,
+    Stored,
+    StoreOutcomeUnknownError,
+    StoreTooLargeError,
+)
 from tarn.keeper.archive import BackupError, Begin
 from tarn.keeper.backup import Done, backup
 from tarn.keeper.fsck import fsck
@@ -198,6 +204,33 @@ def test_a_damaged_lake_is_copied_as_far_as_it_goes_and_said_so(world: World):
         ("FILE", "bronze.orders"),
         ("METADATA_MISSING", "gold.eu.kept"),
     ]
+
+
+def test_a_manifest_that_is_too_long_to_be_read_is_in_the_backup_and_so_is_all_else(world: World):
+    """What it names cannot be looked up, so that is said; other tables are whole."""
+    listed = world.head()["manifest-list"].removeprefix(f"s3://{BUCKET}/")
+    (entry, _), *_ = manifest_audit.list_entries(contents(world.store)[listed])
+    name = entry.path.rpartition("/")[2]
+
+    class Long(PlainBulk):
+        def get(self, key: str) -> Stored | None:
+            if key.endswith(name):
+                raise StoreTooLargeError(f"{key} has 200000000 bytes")
+            return super().get(key)
+
+        def open(self, key: str, *, bytes_max: int = PART_BYTES) -> ObjectBody | None:
+            found = self._store.get(key)
+            return None if found is None else ObjectBody(size_bytes=len(found.data), data=found.data)
+
+    data, done = take(Long(world.store))
+    assert not done.whole
+    assert [(found.where, "200000000 bytes" in found.what) for found in done.findings] == [
+        ("bronze.orders", True)
+    ]
+    fresh = MemoryStore()
+    put(data, fresh)
+    assert any(key.endswith(name) for key in contents(fresh))
+    assert {found.where for found in check(fresh).damage} <= {"bronze.orders"}
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.8, 1.0])

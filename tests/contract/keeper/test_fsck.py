@@ -12,7 +12,7 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.audit.model import Kind
 from tarn.core.errors import UnavailableError
 from tarn.core.naming import GRANTS_KEY
-from tarn.core.object_store import Stored, StoreUnavailableError
+from tarn.core.object_store import Stored, StoreTooLargeError, StoreUnavailableError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest import ingestor
 from tarn.ingest.batch_commit import streams_named
@@ -509,3 +509,38 @@ def test_damaged_grants_are_named(world: World, field: str, odd: object):
     granted(world)
     world.put_json(GRANTS_KEY, {**world.json(GRANTS_KEY), field: odd})
     assert world.kinds() == {"GRANTS_UNREADABLE": [GRANTS_KEY]}
+
+
+class Long(MemoryStore):
+    """Refuses to read what is named, as a store does with objects that are too long."""
+
+    def __init__(self, *parts: str) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
+        if any(part in key for part in self.parts):
+            raise StoreTooLargeError(f"{key} has 200000000 bytes")
+        return super().get(key, known=known)
+
+
+def test_an_object_that_is_too_long_to_be_read_is_damage_of_its_table_alone(world: World):
+    """Whoever may write a table chooses what it names, and the lake has other tables."""
+    head = world.head()["manifest-list"].rpartition("/")[2]
+    kept = world.metadata("gold.eu.kept")[0].rpartition("/")[2]
+    store = Long(head, kept)
+    store._objects = world.store._objects
+    report = World(store).fsck()
+    assert report.tables == 3
+    assert {(found.kind, found.where) for found in report.damage} == {
+        (Kind.UNREADABLE, "bronze.orders"),
+        (Kind.METADATA_UNREADABLE, "gold.eu.kept"),
+    }
+    assert all("200000000 bytes" in found.what for found in report.damage)
+
+
+def test_earlier_metadata_that_are_too_long_to_be_read_are_damage_of_their_table(world: World):
+    earlier = world.metadata()[1]["metadata-log"][-1]["metadata-file"].rpartition("/")[2]
+    store = Long(earlier)
+    store._objects = world.store._objects
+    assert World(store).kinds() == {"LOG_BROKEN": ["bronze.orders"]}

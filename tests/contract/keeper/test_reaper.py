@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from tarn.adapters import manifest_audit
-from tarn.core.object_store import StoreOutcomeUnknownError, StoreUnavailableError
+from tarn.core.object_store import (
+    ObjectStore,
+    Stored,
+    StoreOutcomeUnknownError,
+    StoreTooLargeError,
+    StoreUnavailableError,
+)
 from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX, dead_manifests
 from tarn.keeper import reaper as reaper_module
 from tarn.keeper.reaper import Graces, Reaper
@@ -471,6 +477,52 @@ def test_of_a_damaged_table_no_file_is_deleted_and_its_history_is_not_read_again
         read = [op for op in store.seen if op.kind == "get" and op.key.endswith(".metadata.json")]
         assert number == 0 or len(read) <= 2, read
         table.update({"action": "set-properties", "updates": {"n": str(number)}})
+
+
+class Long(FaultyStore):
+    """Refuses to read what is named, as a store does with objects that are too long."""
+
+    def __init__(self, inner: ObjectStore, *names: str) -> None:
+        super().__init__(inner)
+        self.names = names
+
+    def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
+        if key.endswith(self.names):
+            raise StoreTooLargeError(f"{key} has 200000000 bytes")
+        return super().get(key, known=known)
+
+
+@pytest.mark.parametrize("what", ["metadata", "manifest list", "manifest"])
+def test_an_object_that_is_too_long_to_be_read_keeps_its_own_table_alone(what: str) -> None:
+    """Whoever may write a table chooses what it names; the files of other tables are deleted all the same."""
+    lake, table = about_to_delete()
+    named = {
+        "metadata": lake.catalog.tables.load(table.slot).location,
+        "manifest list": next(
+            s["manifest-list"] for s in table.meta()["snapshots"] if s["snapshot-id"] == table.head
+        ),
+        "manifest": table.manifests[table.head][0].file.manifest_path,
+    }[what]
+    other = lake.table("u", **{"tarn.history": "2"})
+    for _ in range(30):
+        other.append()
+    lake.wait(30 * MINUTE_MS)
+    done = lake.reaper(Long(lake.store, named.rpartition("/")[2])).run_once()
+    assert list(done.failed) == ["ns.t"], done
+    assert "200000000 bytes" in done.failed["ns.t"], done
+    assert done.manifest_lists > 0, done
+    assert lake.missing() == []
+
+
+def test_a_removed_manifest_list_that_is_too_long_to_be_read_holds_nothing_up() -> None:
+    lake, table = about_to_delete()
+    kept = {s["manifest-list"] for s in table.meta()["snapshots"]}
+    names = [e.key.rpartition("/")[2] for e in lake.store.list("warehouse/") if "/snap-" in e.key]
+    gone = next(name for name in names if not any(path.endswith(name) for path in kept))
+    done = lake.reaper(Long(lake.store, gone)).run_once()
+    assert done.failed == {}
+    assert done.manifest_lists > 0, done
+    assert lake.missing() == []
 
 
 def test_what_a_killed_pass_deleted_a_part_of_does_not_stop_the_next_ones() -> None:
