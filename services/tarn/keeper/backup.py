@@ -22,11 +22,11 @@ from tarn.core.catalog_objects import VIEW, PointerValue
 from tarn.core.control.declared import SPECS_PREFIX
 from tarn.core.errors import TarnError
 from tarn.core.object_store import PART_BYTES, BulkStore, ObjectBody
-from tarn.core.reading import FOLDER
+from tarn.core.reading import FOLDER, is_reader_key
 from tarn.keeper.archive import Begin, End, Writer
 from tarn.keeper.fsck import Tell, stand_data
 from tarn.keeper.hold import held
-from tarn.keeper.register import read_register
+from tarn.keeper.register import CATALOG_BYTES_MAX, read_register
 from tarn.keeper.walk import READERS, Places, Walker, in_order
 
 TELL_EVERY_S = 5.0
@@ -41,7 +41,7 @@ class Done:
 
     Attributes:
         end: the closing record.
-        findings: tables of which nothing could be copied.
+        findings: tables of which nothing could be copied, and objects that a restore would not take.
         seconds: duration.
     """
 
@@ -90,7 +90,8 @@ def backup(
         register = read_register(store, pool, sleep=sleep)
         on_register()
         places = Places(begin.bucket)
-        copy = _Copy(store, Writer(out, begin), pool, tell, began_s)
+        room = CATALOG_BYTES_MAX - sum(map(len, register.objects.values()))
+        copy = _Copy(store, Writer(out, begin), pool, tell, began_s, room)
         walker = Walker(store, manifests, places, pool)
         findings = list(register.findings)
         streams: list[dict[str, Any]] = []
@@ -119,6 +120,7 @@ def backup(
         copy.objects(letters_needed(letters), places)
         copy.at = "declared ingestors"
         copy.below(SPECS_PREFIX)
+        findings += copy.left_out
         copy.at = "catalog"
         for key in keys_to_copy(list(register.objects)):
             copy.data(key, register.objects[key])
@@ -145,7 +147,13 @@ class _Copy:
     """Copies objects into the archive, in order, while the next ones are read."""
 
     def __init__(
-        self, store: BulkStore, writer: Writer, pool: ThreadPoolExecutor, tell: Tell, began_s: float
+        self,
+        store: BulkStore,
+        writer: Writer,
+        pool: ThreadPoolExecutor,
+        tell: Tell,
+        began_s: float,
+        room: int,
     ) -> None:
         self._store = store
         self.writer = writer
@@ -155,6 +163,8 @@ class _Copy:
         self._seen: set[bytes] = set()
         self.at = ""
         self.missing: list[str] = []
+        self.left_out: list[Finding] = []
+        self._room = room
 
     def objects(self, wanted: Iterable[str], places: Places) -> None:
         def read(location: str) -> ObjectBody | None:
@@ -183,13 +193,26 @@ class _Copy:
     def positions(self, root: str | None) -> None:
         """Copy the positions of the readers of a table with this key."""
         if root:
-            self.below(f"{root.rstrip('/')}/{FOLDER}/")
+            self.below(f"{root.rstrip('/')}/{FOLDER}/", is_reader_key)
 
-    def below(self, prefix: str) -> None:
-        """Copy all objects below a prefix; each is small."""
+    def below(self, prefix: str, wanted: Callable[[str], bool] = lambda _: True) -> None:
+        """Copy the objects below a prefix that a restore, which holds them in memory, has room for.
+
+        Each of Tarn's own is small. Whoever may write a table can put others there.
+        """
         for entry in self._store.list(prefix):
+            if not wanted(entry.key):
+                continue
+            most = min(PART_BYTES, self._room)
+            if entry.size_bytes > most:
+                what = f"it has {entry.size_bytes} bytes, a restore takes {most}: it is not in the backup"
+                self.left_out.append(
+                    Finding(kind=Kind.UNREADABLE, where=entry.key, what=what, fix="find out who wrote it")
+                )
+                continue
             stored = self._store.get(entry.key)
             if stored is not None:
+                self._room -= len(stored.data)
                 self.data(entry.key, stored.data)
 
     def data(self, key: str, data: bytes) -> None:

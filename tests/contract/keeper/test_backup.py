@@ -26,6 +26,8 @@ from tarn.core.object_store import (
     StoreOutcomeUnknownError,
     StoreTooLargeError,
 )
+from tarn.keeper import backup as backup_module
+from tarn.keeper import restore as restore_module
 from tarn.keeper.archive import BackupError, Begin
 from tarn.keeper.backup import Done, backup
 from tarn.keeper.fsck import fsck
@@ -127,6 +129,29 @@ def test_positions_of_readers_come_back_and_are_no_leftovers(world: World):
     put(data, fresh)
     assert fresh.get(f"{folder}/readers/billing.json").data == b'{"v": 1}'
     assert (check(fresh).findings, check(fresh).orphans) == ([], 0)
+
+
+def test_what_lies_among_positions_and_is_too_much_for_a_restore_is_left_out_and_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Whoever may write a table can put it there; a backup that no restore takes is none."""
+    folder = f"{world.metadata()[0].rpartition('/metadata/')[0]}/readers"
+    world.store.put(f"{folder}/alerts.json", b"{}")
+    world.store.put(f"{folder}/large.json", bytes(PART_BYTES + 1))
+    world.store.put(f"{folder}/other.bin", bytes(PART_BYTES + 1))
+    held = sum(map(len, contents(world.store, "catalog/v1/").values()))
+    for module in (backup_module, restore_module):
+        monkeypatch.setattr(module, "CATALOG_BYTES_MAX", held + 5_000)
+    for number in range(3):
+        world.store.put(f"{folder}/many-{number}.json", bytes(2_000))
+    data, done = take(world.bulk)
+    assert [found.where.rpartition("/")[2] for found in done.findings] == ["large.json", "many-2.json"]
+    assert "not in the backup" in done.findings[0].what
+    fresh = MemoryStore()
+    put(data, fresh)
+    assert sorted(key.rpartition("/")[2] for key in contents(fresh) if "/readers/" in key) == [
+        *("alerts.json", "many-0.json", "many-1.json")
+    ]
 
 
 def test_declared_ingestors_come_back_and_their_status_does_not(world: World):
