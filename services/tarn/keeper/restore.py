@@ -135,7 +135,7 @@ def restore(
         tell("all files are in place and proven; the catalog now")
         for key in _in_order(run.held):
             run.put_same(key, run.held[key])
-    store.delete(RESTORE_MARKER)
+    run.delete(RESTORE_MARKER)
     return Restored(begin=began[0], end=end, present=run.present, seconds=time.monotonic() - began_s)
 
 
@@ -326,18 +326,40 @@ class _Run:
 
         Raises:
             StoreRefusedError: the key exists.
+            NotEmptyError: the key got other content meanwhile.
             UnavailableError: no response, or no space, after all attempts.
         """
         for attempt in range(1, PUT_ATTEMPTS_MAX + 1):
             try:
                 self._store.put(key, data, if_absent=if_absent)
+            except StoreRefusedError:
+                if attempt == 1:
+                    raise
+                self.require_same(key, data, absent=False)  # of an attempt whose answer was lost
+                return
             except (StoreOutcomeUnknownError, StoreBusyError) as error:
                 if attempt == PUT_ATTEMPTS_MAX:
                     raise UnavailableError(
-                        f"could not write {key} in {attempt} attempts: {error.message}. No table shows yet; "
-                        "see to the store (is its disk full?) and run the restore again: it goes on",
+                        f"could not write {key} in {attempt} attempts: {error.message}. The restore is not "
+                        "done; see to the store (is its disk full?) and run it again: it goes on",
                         key=key,
                     ) from error
+                self._sleep(PUT_WAIT_S * 2**attempt)
+            else:
+                return
+
+    def delete(self, key: str) -> None:
+        """Delete an object, with retries.
+
+        Raises:
+            OutcomeUnknownError: no response after all attempts.
+        """
+        for attempt in range(1, PUT_ATTEMPTS_MAX + 1):
+            try:
+                self._store.delete(key)
+            except (StoreOutcomeUnknownError, StoreBusyError):
+                if attempt == PUT_ATTEMPTS_MAX:
+                    raise
                 self._sleep(PUT_WAIT_S * 2**attempt)
             else:
                 return

@@ -367,6 +367,35 @@ def test_a_store_that_is_full_is_named_and_the_restore_goes_on_afterwards(world:
         assert check(store).findings == []
 
 
+class Lost(PlainBulk):
+    """Carries out the first write of each key and each deletion, and loses the answer."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store)
+        self.lost: set[str] = set()
+
+    def put(self, key: str, data: bytes, *, if_absent: bool = False) -> str:
+        found = super().put(key, data, if_absent=if_absent)
+        if key not in self.lost:
+            self.lost.add(key)
+            raise StoreOutcomeUnknownError(f"no answer to: write {key}")
+        return found
+
+    def delete(self, key: str) -> None:
+        there = self._store.get(key) is not None
+        super().delete(key)
+        if there:
+            raise StoreOutcomeUnknownError(f"no answer to: delete {key}")
+
+
+def test_an_answer_that_is_lost_refuses_no_write_of_the_restore_itself(world: World):
+    data, _ = take(world.bulk)
+    store = MemoryStore()
+    done = put_into(Lost(store), data)
+    assert done.present == 0
+    assert check(store).findings == []
+
+
 def test_half_a_catalog_of_another_backup_is_not_gone_on_with(world: World):
     data, done = take(world.bulk)
     other, _ = take(world.bulk, Begin(**{**vars_of(BEGIN), "id": "b-2"}))
