@@ -45,7 +45,7 @@ class Trial:
 
 def probe_keys(user: str, run_id: str) -> Mapping[Area, tuple[str, ...]]:
     """Return the objects of a user's trials, by area; every key contains the run id."""
-    table = f"warehouse/tarn_probe/{user}-{run_id}"
+    table = f"warehouse/_health/probe/{user}-{run_id}"
     return {
         Area.CATALOG: (f"catalog/v1/probe/{user}-{run_id}",),
         Area.METADATA: (f"{table}/metadata/00000-{run_id}.metadata.json",),

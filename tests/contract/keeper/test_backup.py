@@ -16,7 +16,9 @@ import pytest
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.store import MemoryStore
+from tarn.bootstrap.access import probe_keys
 from tarn.core.catalog_objects import RESTORE_MARKER
+from tarn.core.credentials import STORE_USERS
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
 from tarn.core.naming import GRANTS_KEY, POINTERS_PREFIX, WarehouseLayout
 from tarn.core.object_store import (
@@ -338,6 +340,19 @@ def test_what_a_fresh_stack_writes_by_itself_does_not_count(world: World):
     fresh.put("catalog/v1/probe/health.json", b"{}")
     put(data, fresh)
     assert check(fresh).findings == []
+
+
+def test_what_a_killed_bootstrap_leaves_does_not_count(world: World):
+    """It tries every right with objects of its own, and may be killed before it removes them."""
+    data, _ = take(world.bulk)
+    fresh = MemoryStore()
+    left = [key for user in STORE_USERS for area in probe_keys(user, "0" * 32).values() for key in area]
+    for key in left:
+        fresh.put(key, b"tarn")
+    put(data, fresh)
+    assert set(left) <= contents(fresh).keys()
+    assert check(fresh).findings == []
+    assert (check(fresh).orphans, check(fresh).orphan_bytes) == (0, 0)
 
 
 class Full(PlainBulk):
