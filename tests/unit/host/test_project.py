@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import stat
 from pathlib import Path
@@ -157,6 +158,18 @@ def test_the_file_keeps_its_mode_and_stays_a_link(env_file: Path, tmp_path: Path
     assert "TARN_DEMO=off\n# managed" in real.read_text()
     assert stat.S_IMODE(real.stat().st_mode) == 0o600
     assert [path.name for path in real.parent.iterdir()] == ["my.env"]
+
+
+def test_bytes_of_any_encoding_in_the_users_lines_are_read_and_kept(env_file: Path) -> None:
+    """Editors on Windows begin a file with a mark, which Compose leaves out, and may write Latin-1."""
+    env_file.write_bytes(b"\xef\xbb\xbfTARN_PORT_S3=9900\n# f\xfcr Anna\nTARN_REGION=k\xf6ln\n")
+    here = project.load({})
+    assert here.settings["TARN_PORT_S3"] == "9900"
+    assert os.fsencode(here.settings["TARN_REGION"]) == b"k\xf6ln"
+    assert project.setting("TARN_PORT_S3") == "9900"
+    assert project.write_env(here)
+    assert env_file.read_bytes().startswith(b"TARN_PORT_S3=9900\n# f\xfcr Anna\nTARN_REGION=k\xf6ln\n# managed")
+    assert not project.write_env(project.load({})), "stable"
 
 
 def test_a_new_file_has_the_mode_of_any_new_file(env_file: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ SPECS_DIR = ROOT / "services/specs"
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 
 PART = ".part"
+ANY_BYTES = "surrogateescape"
 MANAGED_BEGIN = "# managed by scripts/up: begin (rewritten by every run; put your own settings outside)"
 MANAGED_END = "# managed by scripts/up: end"
 
@@ -217,7 +218,8 @@ def setting(name: str) -> str:
 
 
 def _env_text() -> str:
-    return ENV_FILE.read_text(encoding="utf-8") if ENV_FILE.is_file() else ""
+    """The text of .env without a byte order mark, as Compose reads it; what is not UTF-8 stays as it is."""
+    return ENV_FILE.read_text(encoding="utf-8-sig", errors=ANY_BYTES) if ENV_FILE.is_file() else ""
 
 
 def write_env(project: Project) -> bool:
@@ -241,7 +243,7 @@ def write_env(project: Project) -> bool:
     target = ENV_FILE.resolve()
     part = target.with_name(target.name + PART)
     part.unlink(missing_ok=True)
-    with open(part, "x", encoding="utf-8", opener=private) as file:
+    with open(part, "x", encoding="utf-8", errors=ANY_BYTES, opener=private) as file:
         _make_like(target, file.fileno())
         file.write(new)
     part.replace(target)
