@@ -46,3 +46,26 @@ def test_without_the_network_nothing_is_made(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(base, "is_there", lambda image: False)
     with pytest.raises(StopError, match="--pull never forbids fetching it"):
         base.ensure(HERE, offline=True)
+
+
+def test_every_certificate_of_this_machine_goes_into_the_base_and_none_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two folders have one of the same name; a link is left of a package that was removed."""
+    own = tmp_path / "own"
+    for name in ("corp/root.crt", "lab/root.crt"):
+        (own / name).parent.mkdir(parents=True)
+        (own / name).write_text(name)
+    (own / "gone.crt").symlink_to(tmp_path / "removed.crt")
+    seen: list[str] = []
+
+    def build(command: list[str], *_: object) -> None:
+        copied = Path(command[-1]) / "certificates"
+        seen.extend(sorted(path.read_text() for path in copied.rglob("*.crt")))
+
+    monkeypatch.setattr(base, "_logged", build)
+    monkeypatch.setattr(base, "CA_DIR", own)
+    monkeypatch.setattr(base.own_certificates, "__defaults__", (own,))
+    monkeypatch.setattr(base.copy_certificates, "__defaults__", (own,))
+    base._derive("tarn/base:x", "debian:x")
+    assert seen == ["corp/root.crt", "lab/root.crt"]

@@ -168,7 +168,9 @@ def test_bytes_of_any_encoding_in_the_users_lines_are_read_and_kept(env_file: Pa
     assert os.fsencode(here.settings["TARN_REGION"]) == b"k\xf6ln"
     assert project.setting("TARN_PORT_S3") == "9900"
     assert project.write_env(here)
-    assert env_file.read_bytes().startswith(b"TARN_PORT_S3=9900\n# f\xfcr Anna\nTARN_REGION=k\xf6ln\n# managed")
+    assert env_file.read_bytes().startswith(
+        b"TARN_PORT_S3=9900\n# f\xfcr Anna\nTARN_REGION=k\xf6ln\n# managed"
+    )
     assert not project.write_env(project.load({})), "stable"
 
 

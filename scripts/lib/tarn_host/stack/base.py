@@ -94,7 +94,15 @@ def ensure(here: Project, offline: bool, refresh: bool = False) -> str:
 
 def own_certificates(folder: Path = CA_DIR) -> list[Path]:
     """The CA certificates that this machine trusts beyond Debian's; containers have to trust them too."""
-    return sorted(folder.rglob("*.crt")) if folder.is_dir() else []
+    return sorted(path for path in folder.rglob("*.crt") if path.is_file()) if folder.is_dir() else []
+
+
+def copy_certificates(target: Path, folder: Path = CA_DIR) -> None:
+    """Copy this machine's own CA certificates, each at its place: two folders may have one of the same name."""
+    for certificate in own_certificates(folder):
+        copy = target / certificate.relative_to(folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(certificate, copy)
 
 
 def _logged(command: list[str], timeout_s: float, what: str, fix: str) -> None:
@@ -130,8 +138,7 @@ def _derive(image: str, upstream: str) -> None:
     with tempfile.TemporaryDirectory(prefix="tarn-base-") as folder:
         here = Path(folder)
         (here / "certificates").mkdir()
-        for certificate in own_certificates():
-            shutil.copy(certificate, here / "certificates" / certificate.name)
+        copy_certificates(here / "certificates")
         settings = " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
         recipe = [
             f"FROM {upstream}",
@@ -184,10 +191,7 @@ def _bootstrap(image: str, why_no_pull: str) -> None:
         if mirrors.security:
             lines = [f"deb {mirrors.main} {suite} main", f"deb {mirrors.security} {suite}-security main"]
             (tree / "etc/apt/sources.list").write_text("\n".join(lines) + "\n")
-        inside = tree / str(CA_DIR).lstrip("/")
-        inside.mkdir(parents=True, exist_ok=True)
-        for certificate in own_certificates():
-            shutil.copy(certificate, inside / certificate.name)
+        copy_certificates(tree / str(CA_DIR).lstrip("/"))
         line("    security updates and CA certificates")
         noninteractive = ["env", "DEBIAN_FRONTEND=noninteractive"]
         for step in (
