@@ -98,7 +98,7 @@ def own_certificates(folder: Path = CA_DIR) -> list[Path]:
 
 
 def copy_certificates(target: Path, folder: Path = CA_DIR) -> None:
-    """Copy this machine's own CA certificates, each at its place: two folders may have one of the same name."""
+    """Copy this machine's own CA certificates, each into its folder: two folders may have one of a name."""
     for certificate in own_certificates(folder):
         copy = target / certificate.relative_to(folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
