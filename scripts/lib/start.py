@@ -18,7 +18,15 @@ MODULES = {
 }
 """Commands whose module has another name or lives in a package of its own."""
 
+
+def write_anything(stream):
+    """Have a stream escape what its encoding lacks: a name in Latin-1, a sign that a service prints."""
+    if stream is not None and stream.errors == "strict":
+        stream.reconfigure(errors="backslashreplace")
+
+
 if __name__ == "__main__":
+    write_anything(sys.stdout)
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     module = sys.argv[1]
     sys.argv[:2] = [CALLED.get(module, f"scripts/{module}")]

@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     finally:
         if options.timings:
-            phases.write(options.timings, command="scripts/up", outcome=outcome, ended_unix=int(time.time()))
+            write_times(phases, options.timings, outcome)
     line("\nTarn is up. On this machine only:")
     for row in lifecycle.addresses(lifecycle.of_profile(config, here.profile)):
         line(row)
@@ -145,6 +145,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def write_times(phases: Phases, file: Path, outcome: str) -> None:
+    """Write the times of the phases; a file that cannot be written is reported, and changes no outcome."""
+    try:
+        phases.write(file, command="scripts/up", outcome=outcome, ended_unix=int(time.time()))
+    except OSError as error:
+        problem(
+            Problem(
+                f"the times could not be written to {file}: {error.strerror or error}",
+                "name a file that you may write: scripts/up --timings FILE",
+            )
+        )
+
+
 def choices(profile: str | None, ports: str | None) -> dict[str, str]:
     """Settings from the command line to store in .env; an empty value removes one.
 
@@ -158,7 +171,7 @@ def choices(profile: str | None, ports: str | None) -> dict[str, str]:
         names = project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8"))
         if ports == "default":
             chosen.update(dict.fromkeys(names, ""))
-        elif ports.isdigit() and 1024 <= int(ports) <= 65535 - 2 * len(names):
+        elif ports.isdecimal() and 1024 <= int(ports) <= 65535 - 2 * len(names):
             chosen.update(project.port_block(int(ports), names))
         else:
             fix = f"give a number from 1024 to {65535 - 2 * len(names)}, such as 20000, or `default`"
@@ -258,7 +271,7 @@ def check(here: Project, *, offline: bool, ports: bool) -> tuple[engine.Plan, en
 def _make_way(here: Project, wanted: Mapping[str, str], published: checks.Published) -> dict[str, str]:
     """Free ports for this copy if another copy of Tarn holds the defaults and the user set none."""
     free = {name: text for name, text in wanted.items() if name not in here.fixed}
-    hit = sorted(int(text) for text in free.values() if text.isdigit() and int(text) in published.tarns)
+    hit = sorted(int(text) for text in free.values() if text.isdecimal() and int(text) in published.tarns)
     if not hit:
         return {}
     moved = checks.free_block(free)

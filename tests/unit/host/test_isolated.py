@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import runpy
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,3 +29,21 @@ def test_nothing_is_imported_from_the_folder_that_somebody_stands_in(script: str
     if script != "tarn":  # its help is printed by the image
         assert b"usage: scripts/" in done.stdout
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "iso-8859-1"])
+def test_what_the_terminal_cannot_show_is_escaped_and_ends_no_script(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clone in a folder whose name is not UTF-8, and a terminal that is not."""
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding=encoding, errors="strict"))
+    monkeypatch.setattr(sys, "argv", ["start.py", "said"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    said = type(sys)("tarn_host.said")
+    said.main = lambda: print("k\udcf6ln \u2500")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tarn_host.said", said)
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(ROOT / "scripts/lib/start.py"), run_name="__main__")
+    sys.stdout.flush()
+    assert out.getvalue().startswith(b"k\\udcf6ln ")

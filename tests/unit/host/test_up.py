@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tarn_host import up
 from tarn_host.console import StopError
@@ -28,7 +30,7 @@ def test_default_and_full_forget() -> None:
     assert set(told.values()) == {""}
 
 
-@pytest.mark.parametrize("text", ["80", "65535", "http", "-1", ""])
+@pytest.mark.parametrize("text", ["80", "65535", "http", "-1", "", "2²"])
 def test_what_is_no_first_port_is_refused_with_what_is_one(text: str) -> None:
     with pytest.raises(StopError) as caught:
         up.choices(None, text)
@@ -66,3 +68,13 @@ def test_a_port_that_the_user_named_is_never_moved() -> None:
 
 def test_nobody_makes_way_for_anything_else() -> None:
     assert up._make_way(here(), WANTED, checks.Published(holders={9000: "container web"})) == {}
+
+
+def test_times_that_cannot_be_written_are_reported_and_change_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project, "load", lambda *_, **__: Project("t", "b", True, {"TARN_DEMO": "what"}))
+    assert up.main(["--timings", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "TARN_DEMO is what" in said
+    assert f"the times could not be written to {tmp_path}: Is a directory" in said

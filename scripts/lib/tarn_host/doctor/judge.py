@@ -222,7 +222,7 @@ def _ports(facts: Facts) -> list[Finding]:
 
 def _makes_way(facts: Facts) -> list[int]:
     """Ports of this copy held by another copy of Tarn, which scripts/up would change without being asked."""
-    free = [int(text) for name, text in facts.ports.items() if text.isdigit() and name not in facts.fixed]
+    free = [int(text) for name, text in facts.ports.items() if text.isdecimal() and name not in facts.fixed]
     return sorted(port for port in free if port in facts.tarns and port not in facts.own_ports)
 
 

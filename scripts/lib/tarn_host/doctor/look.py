@@ -353,7 +353,7 @@ def _secrets(here: Project, volumes: tuple[Volume, ...]) -> Secrets:
 
 
 def _get(port: str, path: str) -> tuple[Mapping[str, str], bytes] | None:
-    if not port.isdigit():
+    if not port.isdecimal():
         return None
     connection = HTTPConnection("127.0.0.1", int(port), timeout=HTTP_TIMEOUT_S)
     try:

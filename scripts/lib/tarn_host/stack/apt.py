@@ -184,9 +184,19 @@ def unpack_compose(log: Path, timeout_s: float) -> None:
             raise StopError(
                 f"the packages {', '.join(names)} hold no Compose for {platform.machine()}", f"see {log}"
             )
-        target.mkdir(parents=True, exist_ok=True)
-        for plugin in plugins:
-            part = target / f".{plugin.name}.part"
-            shutil.copy2(plugin, part)
-            part.chmod(0o755)
-            part.replace(target / plugin.name)
+        try:
+            _put(plugins, target)
+        except OSError as error:
+            raise StopError(
+                f"Compose could not be put into {target}: {error.strerror or error}",
+                "make that folder writable, or name another folder of the engine's client in DOCKER_CONFIG",
+            ) from None
+
+
+def _put(plugins: Iterable[Path], target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for plugin in plugins:
+        part = target / f".{plugin.name}.part"
+        shutil.copy2(plugin, part)
+        part.chmod(0o755)
+        part.replace(target / plugin.name)

@@ -42,7 +42,7 @@ class Published:
 def _wanted_mib(variable: str, default: int) -> int:
     """A required amount in MiB; a setting overrides the default."""
     text = project.setting(variable)
-    return int(text) if text.isdigit() else default
+    return int(text) if text.isdecimal() else default
 
 
 def disk(data_root: str, images_there: bool, free_mib: int | None) -> list[Problem]:
@@ -82,7 +82,7 @@ def ports(wanted: Mapping[str, str], own: frozenset[int], holders: Mapping[int, 
 
 def taken(wanted: Mapping[str, str], own: frozenset[int], holders: Mapping[int, str]) -> dict[int, str]:
     """The wanted ports in use by others -> the process, empty if it is not known."""
-    numbers = {int(text) for text in wanted.values() if text.isdigit() and 1 <= int(text) <= 65535}
+    numbers = {int(text) for text in wanted.values() if text.isdecimal() and 1 <= int(text) <= 65535}
     return {
         number: "" if number in holders else process_on(number) or ""
         for number in sorted(numbers - own)
@@ -106,7 +106,7 @@ def judge_ports(
     problems: list[Problem] = []
     seen: dict[int, str] = {}
     for variable, text in sorted(wanted.items()):
-        if not text.isdigit() or not 1 <= int(text) <= 65535:
+        if not text.isdecimal() or not 1 <= int(text) <= 65535:
             problems.append(
                 Problem(
                     f"{variable}={text} is no port", f"set {variable} to a number from 1 to 65535 in .env"

@@ -185,7 +185,7 @@ def changed(here: Project, config: Mapping[str, Any]) -> bool | None:
 def jobs() -> int:
     """Number of parallel builds: TARN_BUILD_JOBS, else 2 (one downloads while one compiles)."""
     text = project.setting("TARN_BUILD_JOBS")
-    return max(1, int(text)) if text.isdigit() else 2
+    return max(1, int(text)) if text.isdecimal() else 2
 
 
 def _recorded() -> dict[str, Any] | None:

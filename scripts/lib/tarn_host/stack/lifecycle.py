@@ -63,7 +63,7 @@ class Service:
 def wait_timeout_s() -> int:
     """Seconds until all services must be healthy: TARN_WAIT_S, else 300."""
     text = project.setting("TARN_WAIT_S")
-    return int(text) if text.isdigit() and int(text) > 0 else WAIT_TIMEOUT_S
+    return int(text) if text.isdecimal() and int(text) > 0 else WAIT_TIMEOUT_S
 
 
 def parse_ps(text: str) -> list[Service]:
