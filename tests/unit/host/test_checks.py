@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tarn_host import shell
@@ -57,6 +60,24 @@ def test_a_taken_port_names_variable_and_process(listener: int) -> None:
     assert str(listener) in problem.what
     assert f"(pid {os.getpid()})" in problem.what
     assert "TARN_PORT_S3=" in problem.fix
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the name is read from /proc")
+def test_a_process_whose_name_is_not_utf_8_is_named_too(tmp_path: Path) -> None:
+    """The kernel cuts a name after 15 bytes, be it within a letter."""
+    program = os.fsencode(tmp_path) + b"/abcdefghijklmn\xc3\xb6"
+    os.symlink(os.path.realpath(sys.executable), program)
+    code = (
+        "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); "
+    )
+    code += "input()"
+    with subprocess.Popen(
+        [program, "-I", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        assert checks.process_on(port) == f"abcdefghijklmn\ufffd (pid {process.pid})"
+        process.kill()
 
 
 def test_a_port_held_by_a_container_names_it(listener: int) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tarn_host.console import line
 from tarn_host.stack.project import ROOT
 
 
@@ -41,7 +42,7 @@ def test_what_the_terminal_cannot_show_is_escaped_and_ends_no_script(
     monkeypatch.setattr(sys, "argv", ["start.py", "said"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     said = type(sys)("tarn_host.said")
-    said.main = lambda: print("k\udcf6ln \u2500")  # type: ignore[attr-defined]
+    said.main = lambda: line("k\udcf6ln \u2500")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tarn_host.said", said)
     with pytest.raises(SystemExit):
         runpy.run_path(str(ROOT / "scripts/lib/start.py"), run_name="__main__")

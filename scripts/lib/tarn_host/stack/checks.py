@@ -181,7 +181,8 @@ def _process_on_linux(port: int) -> str | None:
         with contextlib.suppress(OSError):
             for handle in (process / "fd").iterdir():
                 if os.readlink(handle) in inodes:
-                    return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+                    name = (process / "comm").read_text(errors="replace").strip()
+                    return f"{name} (pid {process.name})"
     return None
 
 
