@@ -13,6 +13,7 @@ import uuid
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from weakref import WeakValueDictionary
@@ -660,8 +661,10 @@ class Reaper:
                     sizes[entry.key.rpartition("/")[2]] = entry.size_bytes
             going = sum(version.bytes for version in table.chain if version.location not in table.full.log)
             going -= table.chain[0].bytes
-            for removed in self._contents(lists.get(table_uuid, [])):
-                going += sum(sizes.get(path.rpartition("/")[2], 0) for path in removed.snapshots.values())
+            # A list that cannot be read was reported with its table; the sizes of all others do not need it.
+            with suppress(CorruptStateError):
+                for removed in self._contents(lists.get(table_uuid, [])):
+                    going += sum(sizes.get(path.rpartition("/")[2], 0) for path in removed.snapshots.values())
             self._measured[table_uuid] = {
                 "name": pointer.text,
                 "objects": objects,

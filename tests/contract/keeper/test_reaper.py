@@ -21,6 +21,7 @@ from tarn.core.object_store import (
 )
 from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX, dead_manifests
 from tarn.keeper import reaper as reaper_module
+from tarn.keeper.measured import Measured
 from tarn.keeper.reaper import Graces, Reaper
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
 from tests.contract.keeper.reaping import GRACES, Clocked, Writer
@@ -512,6 +513,21 @@ def test_an_object_that_is_too_long_to_be_read_keeps_its_own_table_alone(what: s
     assert "200000000 bytes" in done.failed["ns.t"], done
     assert done.manifest_lists > 0, done
     assert lake.missing() == []
+
+
+def test_a_list_of_the_reaper_that_it_cannot_read_keeps_its_own_table_alone() -> None:
+    """As one of a later release, after an upgrade was taken back."""
+    lake, _ = about_to_delete()
+    other = lake.table("u", **{"tarn.history": "2"})
+    for _ in range(30):
+        other.append()
+    lake.wait(30 * MINUTE_MS)
+    (listed, *_) = lake.store.list(LISTS_PREFIX)
+    lake.store.put(listed.key, b'{"format": 2}')
+    done = lake.reaper().run_once()
+    assert list(done.failed) == ["ns.t"], done
+    assert "knows 1" in done.failed["ns.t"], done
+    assert set(Measured(lake.store).sizes()) == {"ns.t", "ns.u"}
 
 
 def test_a_removed_manifest_list_that_is_too_long_to_be_read_holds_nothing_up() -> None:
