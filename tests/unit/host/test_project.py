@@ -198,6 +198,15 @@ def test_an_unknown_profile_is_refused(env_file: Path) -> None:
     assert "full small" in caught.value.fix
 
 
+@pytest.mark.parametrize("name", ["a/b", "My-Lake", "my lake", ".x", "-x", "lake:1", "ä", "x" * 101])
+def test_a_name_that_compose_does_not_take_is_refused_before_anything_else(env_file: Path, name: str) -> None:
+    with pytest.raises(StopError, match="is no name of a project") as caught:
+        project.load({"COMPOSE_PROJECT_NAME": name})
+    assert caught.value.code == 2
+    for fine in ("my-lake", "1_x", "x" * 100):
+        assert project.load({"COMPOSE_PROJECT_NAME": fine}).name == fine
+
+
 def test_a_block_of_ports_is_stable_and_holds_every_port_of_the_compose_file() -> None:
     names = list(project.ports({}, project.COMPOSE_FILE.read_text()))
     block = project.port_block(20_000, names)

@@ -49,6 +49,8 @@ PORT_ORDER = (
     "STREAM",
 )
 """Order in which a block of ports is assigned; a port that is not listed comes after these."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
+"""Compose's rule; the name is also the tag of images, and a part of the names of files and containers."""
 _REMEMBERED = re.compile(r"TARN_PORT_[A-Z0-9_]+|TARN_PROFILE")
 _PORT = re.compile(r"\$\{(TARN_PORT_[A-Z0-9_]+):-(\d+)\}")
 
@@ -180,8 +182,8 @@ def load(environ: Mapping[str, str] | None = None, choices: Mapping[str, str] | 
     """This clone's project: the environment wins, then the user's lines of .env, `choices`, stored settings.
 
     Raises:
-        StopError: TARN_PROFILE is not a profile, CATALOG not a catalog, or TARN_CATALOG_REPLICAS not a number
-            of replicas of it.
+        StopError: TARN_PROFILE is not a profile, CATALOG not a catalog, TARN_CATALOG_REPLICAS not a number
+            of replicas of it, or COMPOSE_PROJECT_NAME not a name.
     """
     environ = os.environ if environ is None else environ
     text = _env_text()
@@ -205,6 +207,9 @@ def load(environ: Mapping[str, str] | None = None, choices: Mapping[str, str] | 
     own_base = not settings.get("TARN_BASE")
     base = settings.get("TARN_BASE") or f"tarn/base:{version_of('BASE_SUITE')}-{version_of('BASE_DATE')}"
     name = settings.get("COMPOSE_PROJECT_NAME") or default_name(ROOT)
+    if not _NAME.fullmatch(name):
+        fix = "use lower-case letters, digits, - and _, the first a letter or a digit, 100 at most"
+        raise StopError(f"COMPOSE_PROJECT_NAME={name} is no name of a project", fix, 2)
     return Project(
         name=name, base=base, own_base=own_base, settings=settings, fixed=frozenset(fixed), choices=told
     )
