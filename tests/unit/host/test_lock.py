@@ -147,6 +147,21 @@ def test_what_a_run_as_root_left_is_named_with_its_owner(
     assert f"cd {project.ROOT} && sudo chown -R $USER {tmp_path.name}\n" in said
 
 
+def test_a_clone_on_a_file_system_that_is_read_only_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def mkdir(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(project, "STATE_DIR", tmp_path / ".tarn")
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    for script in (up.main, down.main):
+        assert script([]) == 1
+        said = capsys.readouterr().err
+        assert f"{tmp_path / '.tarn'} cannot be written: Read-only file system" in said
+        assert "clone the repository on another one" in said
+
+
 def test_what_cannot_be_made_is_laid_to_the_folder(tmp_path: Path) -> None:
     """An error of a file that does not exist is that of its folder."""
     with pytest.raises(PermissionError) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import pwd
@@ -256,10 +257,15 @@ def write_env(project: Project) -> bool:
 
 
 def hindered(error: OSError) -> StopError:
-    """A StopError for a full disk, or for a file of this clone's state that another user left, such as root.
+    """A StopError for a full or a read-only disk, or for a file that another user left in this clone's state.
 
     Any other error is raised again.
     """
+    if error.errno == errno.EROFS and error.filename:
+        return StopError(
+            f"{os.fsdecode(error.filename)} cannot be written: {error.strerror}",
+            "make that file system writable, or clone the repository on another one and run it there",
+        )
     if not isinstance(error, PermissionError) or not error.filename:
         return no_room(error)
     path = Path(os.fsdecode(error.filename))
