@@ -32,6 +32,18 @@ def test_nothing_is_imported_from_the_folder_that_somebody_stands_in(script: str
     assert b"Traceback" not in done.stderr
 
 
+def test_the_python_of_the_scripts_may_lie_in_a_folder_with_a_space(tmp_path: Path) -> None:
+    own = tmp_path / "my python" / "python3"
+    own.parent.mkdir()
+    own.write_text(f'#!/bin/sh\ntouch "{tmp_path}/ran"\nexec "{sys.executable}" "$@"\n')
+    own.chmod(0o755)
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TARN_PYTHON": str(own)}
+    command = [str(ROOT / "scripts/down"), "--help"]
+    done = subprocess.run(command, env=env, capture_output=True, timeout=60, check=False)
+    assert b"usage: scripts/down" in done.stdout
+    assert (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "iso-8859-1"])
 def test_what_the_terminal_cannot_show_is_escaped_and_ends_no_script(
     encoding: str, monkeypatch: pytest.MonkeyPatch
