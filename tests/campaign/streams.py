@@ -175,6 +175,7 @@ class Unmarked(Killed):
             catalog=sim.lake.local,
             objects=sim.lake.objects,
             bounds=lambda: {"orders": bounds},
+            identity=lambda _: sim.topic.identity,
             new_key=sim.new_key,
             new_snapshot_id=lambda: sim.chance.getrandbits(62) + 1,
             now_ms=sim.now_ms,

@@ -24,7 +24,7 @@ from tarn.core.errors import (
     OffsetGapError,
     OutcomeUnknownError,
 )
-from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
+from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.outcome import Unknown
 from tarn.core.retired import PREFIX as RETIRED_PREFIX
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
@@ -54,6 +54,7 @@ class RollbackPorts:
         catalog: catalog of the table.
         objects: the table's files.
         bounds: bounds of every topic; asked only if a stream goes back.
+        identity: identity of a topic by its name; asked likewise.
         new_key: generates an idempotency key, a UUIDv7.
         new_snapshot_id: generates a positive 63-bit integer.
         now_ms: wall-clock time in milliseconds since the epoch.
@@ -63,6 +64,7 @@ class RollbackPorts:
     catalog: TableCatalog
     objects: FileIO
     bounds: Callable[[], Mapping[str, Bounds]]
+    identity: Callable[[str], TopicIdentity]
     new_key: Callable[[], str]
     new_snapshot_id: Callable[[], int]
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -240,10 +242,10 @@ def _require_log(
     """Require that the log holds what would be read again.
 
     A partition that the target's map lacks is read from its first offset, which must still be 0: nothing says
-    where the stream began in it.
+    where the stream began in it. A stream whose map stays as it is reads nothing again, and its log may be gone.
 
     Args:
-        ports: asked for the bounds of the topics.
+        ports: asked for the bounds and identities of the topics.
         table: the table, for the message.
         maps: stream to its offset map at the target.
         now: stream to its present map; None if it has none, or none that can be read.
@@ -257,11 +259,14 @@ def _require_log(
         source = held or present
         if source is None:
             continue
+        if held == present:
+            continue
         topics = ports.bounds() if topics is None else topics
         topic = topics.get(source.source.topic, {})
         then = held.next if held is not None else {}
         # Without a present map every partition may have been read.
-        for partition in sorted({*then, *(present.next if present is not None else topic)}):
+        partitions = sorted({*then, *(present.next if present is not None else topic)})
+        for partition in partitions:
             offset = then.get(partition, 0)
             start, end = topic.get(partition, (0, -1))
             if not start <= offset <= end:
@@ -274,6 +279,14 @@ def _require_log(
                     partition=partition,
                     offset=offset,
                 )
+        if partitions and ports.identity(source.source.topic) != source.source:
+            raise OffsetGapError(
+                f"{table} cannot go back with its offsets: stream {stream} would read topic "
+                f"{source.source.topic} again, and Kafka has another topic of that name now: it was deleted "
+                "and created again, or Kafka was. Choose --offsets keep",
+                table=str(table),
+                stream=stream,
+            )
 
 
 def _known_map(state: TableState, stream: str) -> OffsetMap | None:

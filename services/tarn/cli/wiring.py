@@ -302,6 +302,7 @@ def rollback_ports(settings: Settings) -> RollbackPorts:
         catalog=_catalog(settings),
         objects=FileIO(S3Store(**settings.store_access()), bucket=settings.bucket),
         bounds=log.bounds,
+        identity=log.identity,
         new_key=uuid7,
         new_snapshot_id=new_snapshot_id,
     )

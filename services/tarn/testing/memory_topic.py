@@ -39,6 +39,11 @@ class Topic:
         self.stamps_ms: dict[tuple[int, int], int] = {}
         self._appending = threading.Lock()
 
+    @property
+    def identity(self) -> TopicIdentity:
+        """Its identity, by which it differs from another one of its name."""
+        return TopicIdentity(cluster=self.cluster, topic=self.name, topic_id=self.topic_id)
+
     def send(self, partition: int, *values: bytes | Hole | None) -> None:
         """Append values to a partition."""
         self.logs[partition] += values

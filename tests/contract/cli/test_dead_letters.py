@@ -123,6 +123,7 @@ class World:
             catalog=self.lake.local,
             objects=self.lake.objects,
             bounds=lambda: {"orders": dict.fromkeys(range(2), (0, 20))},
+            identity=lambda name: self.lake.sources.topics[name].identity,
             new_key=uuid7,
             new_snapshot_id=lambda: random.getrandbits(62),
             clock=Clock(wait=lambda _: None),

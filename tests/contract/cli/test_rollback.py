@@ -54,6 +54,7 @@ class World:
             catalog=self.lake.catalog,
             objects=self.lake.objects,
             bounds=lambda: {"orders": {0: (self.log_start, len(self.topic.logs[0]))}},
+            identity=lambda _: self.topic.identity,
             new_key=uuid7,
             new_snapshot_id=lambda: 10**15 + next(numbers),
             clock=Clock(wait=lambda _: None),
@@ -195,6 +196,29 @@ def test_a_log_that_lacks_the_rows_refuses_to_rewind_and_changes_nothing(world: 
     assert world.lake.table().metadata == before
     world.roll_back(str(world.middle), Offsets.KEEP)
     assert world.found() == list(range(FIRST))
+
+
+def test_a_topic_that_was_created_again_is_not_the_one_whose_rows_would_be_read_again(world: World) -> None:
+    """It may be as long as the former one, and has none of its messages."""
+    world.topic.topic_id = "id-2"
+    before = world.lake.table().metadata
+    with pytest.raises(OffsetGapError, match=r"Kafka has another topic of that name now.*--offsets keep"):
+        world.roll_back(str(world.middle), Offsets.REWIND)
+    assert world.lake.table().metadata == before
+    world.roll_back(str(world.middle), Offsets.KEEP)
+    assert world.found() == list(range(FIRST))
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_stream_that_reads_nothing_again_needs_no_log(world: World, gone: bool) -> None:
+    """What is rolled back is another writer's; the topic was deleted, or is another one by now."""
+    target = world.lake.table().head_id
+    assert foreign_snapshot(world.lake.local, NAME, 4711)
+    world.topic.topic_id = "id-2"
+    world.ports = replace(world.ports, bounds=lambda: {} if gone else {"orders": {0: (0, 1)}})
+    world.roll_back(str(target), Offsets.REWIND)
+    assert world.lake.table().head_id == target
+    assert world.found() == list(range(SECOND))
 
 
 @pytest.mark.parametrize(("start", "refused"), [(0, False), (3, True)])

@@ -369,6 +369,7 @@ def test_a_rollback_that_keeps_the_offsets_opens_what_either_version_had_open() 
         catalog=world.lake.local,
         objects=world.lake.objects,
         bounds=lambda: {"orders": {0: (0, 4)}},
+        identity=lambda name: world.lake.sources.topics[name].identity,
         new_key=uuid7,
         new_snapshot_id=lambda: 10**15 + 1,
         clock=Clock(wait=lambda _: None),

@@ -501,6 +501,7 @@ def test_a_rollback_that_keeps_the_offsets_keeps_what_is_known_of_dropped_rows()
         catalog=world.lake.local,
         objects=world.lake.objects,
         bounds=lambda: {"orders": {0: (0, 3)}},
+        identity=lambda _: world.topic.identity,
         new_key=uuid7,
         new_snapshot_id=lambda: 10**15 + 1,
         clock=Clock(wait=lambda _: None),

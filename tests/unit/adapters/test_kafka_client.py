@@ -147,6 +147,12 @@ def played() -> int:
 
 
 CALLS = {
+    "the command line identifies": Call(
+        lambda: offsets().identity("orders"),
+        "describe_topics",
+        "ask for the identity of topic orders",
+        "DESCRIBE",
+    ),
     "ingest opens": Call(source, "open KafkaConsumer", "connect for topic orders", "DESCRIBE", True),
     "ingest identifies": Call(
         lambda: source().identity(),

@@ -9,10 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from tarn.adapters.kafka import INTERNAL
-from tarn.adapters.kafka_client import TopicPartition
+from tarn.adapters.kafka_client import TopicPartition, describe_topic
 from tarn.adapters.kafka_login import ANONYMOUS, Login
 from tarn.cli.clients.kafka_connection import connection
 from tarn.cli.ports import Bounds
+from tarn.core.offsets import TopicIdentity
 from tarn.core.years import MS_MAX
 
 LOOK_BACK = 8
@@ -44,6 +45,18 @@ class KafkaOffsets:
         what = f"ask for the bounds of topic {topic}"
         with self._connection.errors(what, operation="DESCRIBE", topic=topic):
             return self._bounds([topic])[topic]
+
+    def identity(self, topic: str) -> TopicIdentity:
+        """Identity of a topic, over a connection of its own; raises as `bounds`."""
+        what = f"ask for the identity of topic {topic}"
+        with self._connection.errors(what, operation="DESCRIBE", topic=topic):
+            admin = self._connection.admin()
+            try:
+                found = describe_topic(admin, topic)
+                cluster = admin.describe_cluster()["cluster_id"]
+            finally:
+                admin.close()
+        return TopicIdentity(cluster=str(cluster), topic=topic, topic_id=str(found["topic_id"]))
 
     def _bounds(self, topics: Sequence[str]) -> dict[str, Bounds]:
         parts = [
