@@ -7,12 +7,12 @@ from typing import Any
 
 from pyiceberg.manifest import ManifestContent
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 
 from tarn.adapters.files import FileIO
 from tarn.adapters.manifests import read_entries, read_list
 from tarn.adapters.partitions import survives_manifests
-from tarn.core.table_state import TableState, WrittenFile, current_part, current_schema
+from tarn.adapters.write_schema import known_schema
+from tarn.core.table_state import TableState, WrittenFile, current_part
 
 NEVER = 2**63
 
@@ -42,7 +42,7 @@ class OldFiles:
             UnavailableError: the store does not respond.
         """
         head = state.head
-        schema = Schema.model_validate(current_schema(state.metadata))
+        schema = known_schema(state.metadata)
         spec = PartitionSpec.model_validate(
             current_part(state.metadata, "partition-specs", "default-spec-id", "spec-id")
         )

@@ -8,10 +8,11 @@ from itertools import count
 from typing import cast
 
 import pyarrow as pa
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.types import IcebergType, ListType, MapType, StructType
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from tarn.adapters.parquet_options import ParquetOptions, options_of, stated
 from tarn.core.column_types import ColumnType, ListOf, MapOf, Struct, iceberg_type, type_text
@@ -23,6 +24,7 @@ from tarn.core.table_state import Json, TableState, current_part, current_schema
 
 FIELD_ID_KEY = b"PARQUET:field_id"
 PARTITION_ID_FIRST = 1_000
+FORMAT_VERSION_MIN = 2
 TRACE_FIELDS = (
     ("source", "string", "Where the record came from: the topic."),
     ("partition", "int", "Its partition."),
@@ -118,6 +120,20 @@ def create_request(
     }
 
 
+def known_schema(metadata: Json) -> Schema:
+    """The current schema without columns of types that pyiceberg 0.12 does not read, such as `variant`."""
+    found = current_schema(metadata)
+    return Schema.model_validate({**found, "fields": [one for one in found["fields"] if _is_known(one)]})
+
+
+def _is_known(column: Json) -> bool:
+    try:
+        NestedField.model_validate(column)
+    except (ValueError, TypeError, ValidationError):
+        return False
+    return True
+
+
 def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, table: str) -> WriteSchema:
     """The write schema of these columns for this version of the table.
 
@@ -131,17 +147,26 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
         InvalidSpecError: the table cannot hold these columns; lists every difference.
     """
     metadata = state.metadata
-    schema = Schema.model_validate(current_schema(metadata))
+    schema = known_schema(metadata)
+    there = {column["name"]: column for column in current_schema(metadata)["fields"]}
     spec = PartitionSpec.model_validate(
         current_part(metadata, "partition-specs", "default-spec-id", "spec-id")
     )
     problems: list[str] = []
+    if state.format_version < FORMAT_VERSION_MIN:
+        problems.append(
+            f"it is of format version {state.format_version}, whose snapshots have no sequence numbers; set the "
+            f"table property format-version to {FORMAT_VERSION_MIN}"
+        )
     by_name = {f.name: f for f in schema.fields}
     arrow: list[pa.Field] = []
     for field in fields:
-        found = by_name.pop(field.name, None)
-        if found is None:
+        found, column = by_name.get(field.name), there.pop(field.name, None)
+        if column is None:
             problems.append(f"column {field.name} ({field.type}) is missing in the table")
+        elif found is None:
+            shown = type_text(column["type"])
+            problems.append(f"column {field.name} is {shown} in the table, {field.type} in the spec")
         else:
             before = len(problems)
             kind = _written(field.name, found.field_type, field.kind, problems)
@@ -149,7 +174,8 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
                 problems.append(f"column {field.name} is required in the table and optional in the spec")
             arrow.append(_arrow_field(field.name, kind, found.field_id, found.required))
     if trace:
-        found = by_name.pop(TRACE_COLUMN, None)
+        there.pop(TRACE_COLUMN, None)
+        found = by_name.get(TRACE_COLUMN)
         expected = [(name, kind) for name, kind, _ in TRACE_FIELDS]
         if found is None:
             problems.append(f"column {TRACE_COLUMN} is missing in the table (or set trace: false)")
@@ -164,9 +190,9 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
             )
             arrow.append(_arrow_field(TRACE_COLUMN, struct, found.field_id, found.required))
     problems += [
-        f"column {f.name} is required in the table and not in the spec"
-        for f in by_name.values()
-        if f.required
+        f"column {name} is required in the table and not in the spec"
+        for name, column in there.items()
+        if column["required"]
     ]
     if problems:
         raise InvalidSpecError(

@@ -44,18 +44,21 @@ spec:
   trace: TRACE
 """
 
+WITH_ID = TEXT.replace("TRACE", "false") + "  schema: {fields: [{name: id, type: long}]}\n"
+
 
 def spec(*, trace: bool = False) -> IngestorSpec:
     return parse_spec(TEXT.replace("TRACE", str(trace).lower()), file="orders.yaml")
 
 
-def create(lake: Lake, *columns: tuple[str, IcebergType, bool]) -> None:
+def create(lake: Lake, *columns: tuple[str, IcebergType, bool], version: int = 2) -> None:
     """Create the table as another client does."""
     fields = [NestedField(n, name, kind, required=need) for n, (name, kind, need) in enumerate(columns, 1)]
     schema = Schema(*fields).model_dump(mode="json", by_alias=True)
     lake.local.create_namespace(TABLE.namespace)
+    properties = {"format-version": str(version)}
     lake.local.create(
-        TABLE, {"schema": schema, "partition-spec": None, "write-order": None, "properties": {}}
+        TABLE, {"schema": schema, "partition-spec": None, "write-order": None, "properties": properties}
     )
 
 
@@ -164,6 +167,45 @@ def test_columns_that_no_message_can_fill_are_left_out_unless_they_are_required(
     create(lake, ("clock", TimeType(), False))
     with pytest.raises(InvalidSpecError, match="it has no column that a message could fill"):
         lake.work(lake.ingestor(spec()))
+
+
+@pytest.mark.parametrize("kind", ["variant", "geometry(srid:4326)"])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_column_of_a_type_that_pyiceberg_does_not_read_is_left_out_unless_it_is_required(
+    kind: str, own: bool
+) -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    create(lake, ("id", LongType(), False), version=3)
+    made = spec() if own else parse_spec(WITH_ID, file="orders.yaml")
+    ingestor = lake.ingestor(made)
+    send(topic, {"id": 1})
+    lake.work(ingestor, turns=20)
+    alter(lake, lambda fields: fields.append({"id": 9, "name": "v", "type": kind, "required": False}))
+    send(topic, {"id": 2, "v": 1})
+    lake.work(ingestor, turns=40)
+    assert lake.table().total("records") == 2
+    assert lake.registry.get("orders").state is State.RUNNING
+    required = parse_spec(WITH_ID.replace("[{name: id", "[{name: v, type: string}, {name: id"), file="orders.yaml")
+    with pytest.raises(InvalidSpecError, match=r"column v is (variant|geometry.*) in the table, string in the"):
+        lake.ingestor(required).cycle(lambda: False)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_table_of_format_version_1_is_refused_and_taken_once_it_is_upgraded(own: bool) -> None:
+    """Its snapshots have no sequence numbers, by which dead letters that wait are known."""
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    create(lake, ("id", LongType(), False), version=1)
+    ingestor = lake.ingestor(spec() if own else parse_spec(WITH_ID, file="orders.yaml"))
+    send(topic, {"id": 1})
+    with pytest.raises(InvalidSpecError, match=r"it is of format version 1.* format-version to 2"):
+        ingestor.cycle(lambda: False)
+    assert lake.table().head is None
+    updates = [{"action": "upgrade-format-version", "format-version": 2}]
+    lake.local.commit(TABLE, CommitRequest(requirements=[], updates=updates), key=uuid7())
+    lake.work(ingestor, turns=20)
+    assert [row["id"] for row in lake.rows()] == [1]
 
 
 def test_the_trace_column_is_there_or_switched_off() -> None:
