@@ -119,7 +119,7 @@ class ArrowParser:
         table = pa.Table.from_batches([row for _, row in held], schema=schema)
         try:
             columns = [_column(table, field.path) for field in self._fields]
-        except pa.ArrowNotImplementedError:  # Arrow joins most dictionaries, but not those of lists.
+        except pa.ArrowException:  # Arrow joins most dictionaries, but not those of lists or with a null.
             if len(held) == 1:
                 raise
             return joined(self._fields, [self._rows(schema, [one]) for one in held], {})

@@ -23,6 +23,7 @@ from tarn.core.spec import FieldSpec
 
 _NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _UUID_BYTES = 16
+_PLAIN_OF_VIEW = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 def rows_of(fields: Sequence[FieldSpec], columns: Sequence[pa.Array | WrongTypeError], count: int) -> Parsed:
@@ -134,11 +135,19 @@ def _plain(column: pa.Array) -> pa.Array:
         if isinstance(column, pa.ExtensionArray):
             column = column.storage
         elif isinstance(column, pa.DictionaryArray):
-            column = column.dictionary_decode()
+            column = _decoded(column)
         elif isinstance(column, pa.RunEndEncodedArray):
             column = pc.run_end_decode(column)
         else:
             return column
+
+
+def _decoded(column: pa.DictionaryArray) -> pa.Array:
+    """The values of a dictionary array; Arrow (26.0) takes no views by their indexes."""
+    plain = _PLAIN_OF_VIEW.get(column.dictionary.type)
+    if plain is not None:
+        column = pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(plain))
+    return column.dictionary_decode()
 
 
 def _struct(

@@ -163,6 +163,29 @@ def test_dictionaries_extensions_and_nulls_are_their_values() -> None:
     assert one("long", pa.RunEndEncodedArray.from_arrays([1], pa.array([5])))[0] == [5]
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "first"),
+    [
+        ("string", pa.array(["a" * 20, "b"], pa.string_view()), "a" * 20),
+        ("binary", pa.array([b"a" * 20, b"b"], pa.binary_view()), b"a" * 20),
+        ("uuid", pa.array(["0" * 32, "b"], pa.string_view()), bytes(16)),
+        ("string", pa.array(["a", None]), "a"),
+    ],
+)
+def test_a_dictionary_of_views_or_with_a_null_is_its_values(kind: str, values: pa.Array, first: Any) -> None:
+    """Polars writes categories so. A message has a dictionary of its own, which may differ from the others'."""
+    place = pa.array([0], pa.uint32())
+    more = pa.concat_arrays([pa.nulls(1).cast(values.type), values])
+    columns = [
+        pa.DictionaryArray.from_arrays(place, values),
+        pa.DictionaryArray.from_arrays(pa.array([None], pa.uint32()), values),
+        pa.DictionaryArray.from_arrays(pa.array([1], pa.uint32()), more),
+    ]
+    messages = [arrow(pa.record_batch([column], names=["v"])) for column in columns]
+    parsed = ArrowParser([FieldSpec(name="v", type=kind)]).parse(messages)
+    assert (parsed.columns[0].to_pylist(), parsed.bad) == ([first, None, first], {})
+
+
 def test_nulls_of_lists_hide_what_is_below_them() -> None:
     held = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array([2**40]), mask=pa.array([True]))
     assert one("list<int>", held) == ([None], {})
