@@ -15,6 +15,8 @@ from tarn.adapters.write_schema import known_schema
 from tarn.core.table_state import TableState, WrittenFile, current_part
 
 NEVER = 2**63
+TIME_BYTES = 8
+"""Of a bound that is a time; that of a date, which format version 3 lets become one, has four."""
 
 
 class OldFiles:
@@ -69,10 +71,10 @@ class OldFiles:
 
 
 def _latest_us(file: Any, field_id: int) -> int:
-    """Latest time in a file; `NEVER` if it is unknown, or a row has none."""
+    """Latest time in a file; `NEVER` if it is unknown, or a row has none, or the column was a date then."""
     upper = (file.upper_bounds or {}).get(field_id)
     nulls = (file.null_value_counts or {}).get(field_id)
-    if upper is None or nulls != 0:
+    if upper is None or len(upper) != TIME_BYTES or nulls != 0:
         return NEVER
     return int.from_bytes(upper, "little", signed=True)
 

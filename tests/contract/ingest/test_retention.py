@@ -26,6 +26,7 @@ from tarn.core.history import Retention
 from tarn.core.retired import RUNS_MAX, Retired
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_catalog import TableName
+from tarn.core.table_state import CommitRequest
 from tarn.ingest import retirement
 from tarn.ingest.audit import Report, audit
 from tarn.ingest.batch_commit import open_in, retired_in, watermark_in
@@ -132,6 +133,26 @@ class Tables:
 
     def state(self, table: str) -> Any:
         return self.lake.table(table)
+
+
+def test_a_file_of_dates_stays_when_the_column_has_become_a_time() -> None:
+    """Format version 3 allows that; the bounds of the file are days, and would be times of 1970."""
+    text = SPEC.replace("FORMAT", "3").replace("PARTITIONING", "[]")
+    world = World(parse_spec(text.replace("timestamptz", "date"), file="orders.yaml"))
+    world.raw(json.dumps({"id": 1, "at": (NOW - timedelta(hours=24)).date().isoformat()}).encode())
+    schema = json.loads(json.dumps(world.lake.table().metadata["schemas"][-1]))
+    schema["schema-id"] += 1
+    (column,) = [column for column in schema["fields"] if column["name"] == "at"]
+    column["type"] = "timestamp"
+    updates = [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}]
+    world.lake.local.commit(
+        world.ingestor.table, CommitRequest(requirements=[], updates=updates), key=uuid7()
+    )
+    kept_since = "  retention: {age: 48h, column: at}\n"
+    world.spec = parse_spec(text.replace("timestamptz", "timestamp") + kept_since, file="orders.yaml")
+    world.ingestor = world.made()
+    world.wait()
+    assert world.lake.table().total("records") == 1
 
 
 def test_a_file_goes_when_all_its_rows_are_old_and_not_before() -> None:

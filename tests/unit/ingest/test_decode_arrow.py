@@ -173,7 +173,7 @@ def test_dictionaries_extensions_and_nulls_are_their_values() -> None:
     ],
 )
 def test_a_dictionary_of_views_or_with_a_null_is_its_values(kind: str, values: pa.Array, first: Any) -> None:
-    """Polars writes categories so. A message has a dictionary of its own, which may differ from the others'."""
+    """Each message has a dictionary of its own, which may differ from that of the others."""
     place = pa.array([0], pa.uint32())
     more = pa.concat_arrays([pa.nulls(1).cast(values.type), values])
     columns = [
