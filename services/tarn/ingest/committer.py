@@ -219,7 +219,10 @@ class Committer:
                 for member in attempt.members:
                     member.result = NeedsReplan(state=state, reason=str(e))
             except Exception as e:  # noqa: BLE001 - raised to whoever handed the change over
-                if len(attempt.members) == 1:
+                if not fresh:
+                    # No requirement names all that may have changed since, as the format version.
+                    log.info("commit refused; it is made again", table=str(self._table), reason=str(e))
+                elif len(attempt.members) == 1:
                     _settle_all(attempt.members, e)
                 else:
                     log.warning(

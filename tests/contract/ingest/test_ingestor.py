@@ -613,6 +613,29 @@ def test_snapshots_and_manifests_stay_bounded_however_many_commits():
     assert lake.offsets() == [(0, n) for n in range(150)]
 
 
+def test_an_upgrade_of_the_format_between_two_commits_stops_nothing():
+    """The next commit builds on the version that the last one made, and lacks what the new format needs."""
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    ingestor = lake.ingestor(spec())
+    topic.send(0, order(0))
+
+    def upgrade() -> None:
+        if lake.table().head is not None and lake.table().total("records") and lake.table().format_version < 3:
+            lake.local.catalog.tables.commit(
+                lake.local._slot(ingestor.table),
+                [],
+                [{"action": "upgrade-format-version", "format-version": 3}],
+            )
+            topic.send(0, order(1))
+
+    lake.sources.on_poll = upgrade
+    lake.work(ingestor, turns=40)
+    assert lake.table().format_version == 3
+    assert [offset for _, offset in lake.offsets()] == [0, 1]
+    assert lake.registry.get("orders").state is State.RUNNING
+
+
 def test_row_ids_of_format_3_are_given_once_and_survive_merging():
     topic = Topic("orders", 1)
     lake = Lake(topic)
