@@ -18,6 +18,8 @@ BLOOM = "write.parquet.bloom-filter-enabled.column."
 BLOOM_FPP = "write.parquet.bloom-filter-fpp.column."
 BLOOM_BYTES_MAX = "write.parquet.bloom-filter-max-bytes"
 BLOOM_FPP_DEFAULT = 0.01
+BLOOM_FPP_MAX = 0.99
+"""Beyond it a filter says nothing, and its size cannot be computed."""
 BLOOM_BYTES_DEFAULT = 1024 * 1024
 CODECS = {
     **{"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "brotli": "brotli", "lz4": "lz4"},
@@ -51,7 +53,10 @@ class ParquetOptions:
     def bloom_filters(self, rows: int) -> dict[str, dict[str, Any]] | None:
         """Options of pyarrow for the Bloom filters of a file with this number of rows; None for none."""
         found = {}
-        for path, fpp in self.bloom.items():
+        # With a smaller share, a filter of one value would exceed the limit.
+        least = (-math.expm1(-1 / self.bloom_bytes_max)) ** 8
+        for path, wanted in self.bloom.items():
+            fpp = min(max(wanted, least), BLOOM_FPP_MAX)
             # Bits per value of a split-block filter: Parquet specification, "Bloom Filter".
             values_max = int(-self.bloom_bytes_max * math.log(1 - fpp ** (1 / 8)))
             found[path] = {"ndv": max(1, min(rows, values_max)), "fpp": fpp}

@@ -291,6 +291,20 @@ def test_a_bloom_filter_has_a_limit_and_none_is_of_truth_values() -> None:
     assert 0.99 * 4096 < filter_bytes(limited["a"]) <= 4096
 
 
+@pytest.mark.parametrize("share", ["0.9999999999999999", "1e-40", "1e-60", "5e-324"])
+def test_a_bloom_filter_has_that_limit_whatever_share_is_asked_for(share: str) -> None:
+    properties = {
+        "write.parquet.bloom-filter-enabled.column.a": "true",
+        "write.parquet.bloom-filter-fpp.column.a": share,
+        "write.parquet.bloom-filter-max-bytes": "4096",
+    }
+    found = options_of(properties, pa.schema([("a", pa.string())]))
+    for rows in (1, 10**9):
+        limited = found.bloom_filters(rows)
+        assert limited is not None
+        assert filter_bytes(limited["a"]) <= 4096.001
+
+
 def filter_bytes(wanted: dict[str, Any]) -> float:
     """The size of a split-block filter: Parquet specification, "Bloom Filter"."""
     return -float(wanted["ndv"]) / math.log(1 - float(wanted["fpp"]) ** (1 / 8))
