@@ -52,7 +52,7 @@ from tarn.adapters.avro_files import Layout, MemoryInput, Written
 from tarn.adapters.files import FileIO
 from tarn.adapters.partitions import survives_manifests
 from tarn.adapters.recent_files import RecentFiles
-from tarn.adapters.write_schema import WriteSchema
+from tarn.adapters.write_schema import OptionalSpec, WriteSchema
 from tarn.core.table_files import FilesNotLiveError, WrittenList
 from tarn.core.table_state import TableState, WrittenFile
 
@@ -534,5 +534,5 @@ def _data_file(file: WrittenFile) -> DataFile:
 def _spec(state: TableState, spec_id: int) -> PartitionSpec:
     for value in state.metadata["partition-specs"]:
         if value["spec-id"] == spec_id:
-            return PartitionSpec.model_validate(value)
+            return OptionalSpec.model_validate(value)
     raise KeyError(f"partition spec {spec_id}")

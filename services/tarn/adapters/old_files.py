@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyiceberg.manifest import ManifestContent
-from pyiceberg.partitioning import PartitionSpec
 
 from tarn.adapters.files import FileIO
 from tarn.adapters.manifests import read_entries, read_list
 from tarn.adapters.partitions import survives_manifests
-from tarn.adapters.write_schema import known_schema
+from tarn.adapters.write_schema import OptionalSpec, known_schema
 from tarn.core.table_state import TableState, WrittenFile, current_part
 
 NEVER = 2**63
@@ -45,7 +44,7 @@ class OldFiles:
         """
         head = state.head
         schema = known_schema(state.metadata)
-        spec = PartitionSpec.model_validate(
+        spec = OptionalSpec.model_validate(
             current_part(state.metadata, "partition-specs", "default-spec-id", "spec-id")
         )
         field_id = next((f.field_id for f in schema.fields if f.name == column), None)

@@ -120,6 +120,18 @@ def create_request(
     }
 
 
+class OptionalSpec(PartitionSpec):
+    """A partition spec whose values may all be null (specification, "Partition Transforms").
+
+    pyiceberg takes those of a required column for required, also those of `void`, which are null.
+    """
+
+    def partition_type(self, schema: Schema) -> StructType:
+        """The type of the partition values."""
+        found = super().partition_type(schema).fields
+        return StructType(*(NestedField(f.field_id, f.name, f.field_type, required=False) for f in found))
+
+
 def known_schema(metadata: Json) -> Schema:
     """The current schema without columns of types that pyiceberg 0.12 does not read, such as `variant`."""
     found = current_schema(metadata)
@@ -149,7 +161,7 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     metadata = state.metadata
     schema = known_schema(metadata)
     there = {column["name"]: column for column in current_schema(metadata)["fields"]}
-    spec = PartitionSpec.model_validate(
+    spec = OptionalSpec.model_validate(
         current_part(metadata, "partition-specs", "default-spec-id", "spec-id")
     )
     problems: list[str] = []
@@ -173,6 +185,12 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
             if len(problems) == before and found.required and not field.required:
                 problems.append(f"column {field.name} is required in the table and optional in the spec")
             arrow.append(_arrow_field(field.name, kind, found.field_id, found.required))
+    # That of `void` may be dropped; no reader agrees with pyiceberg on the type of its values.
+    problems += [
+        f"partition field {f.name} is of a column that was dropped, drop it too"
+        for f in spec.fields
+        if schema.find_column_name(f.source_id) is None
+    ]
     if trace:
         there.pop(TRACE_COLUMN, None)
         found = by_name.get(TRACE_COLUMN)

@@ -208,6 +208,34 @@ def test_a_table_of_format_version_1_is_refused_and_taken_once_it_is_upgraded(ow
     assert [row["id"] for row in lake.rows()] == [1]
 
 
+def test_a_partition_field_that_was_voided_holds_nulls_also_if_its_column_is_required() -> None:
+    """As a table has it that was of format version 1 once. Its manifests are merged as others."""
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    create(lake, ("id", LongType(), True), ("note", StringType(), False))
+    fields = [
+        {"source-id": 1, "field-id": 1000, "name": "id", "transform": "void"},
+        {"source-id": 2, "field-id": 1001, "name": "note", "transform": "identity"},
+    ]
+    updates = [
+        {"action": "add-spec", "spec": {"fields": fields}},
+        {"action": "set-default-spec", "spec-id": -1},
+    ]
+    lake.local.commit(TABLE, CommitRequest(requirements=[], updates=updates), key=uuid7())
+    ingestor = lake.ingestor(spec())
+    for number in range(18):
+        send(topic, {"id": number, "note": "a"})
+        lake.work(ingestor, turns=12)
+    assert sorted(row["id"] for row in lake.rows()) == list(range(18))
+    assert {tuple(entry.data_file.partition) for entry in lake.files()} == {(None, "a")}
+
+    alter(lake, lambda columns: columns.remove(next(c for c in columns if c["name"] == "id")))
+    send(topic, {"id": 18, "note": "a"})
+    with pytest.raises(InvalidSpecError, match="partition field id is of a column that was dropped, drop it"):
+        ingestor.cycle(lambda: False)
+    assert lake.table().total("records") == 18
+
+
 def test_the_trace_column_is_there_or_switched_off() -> None:
     topic = Topic("orders", 1)
     lake = Lake(topic)
