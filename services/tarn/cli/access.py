@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from rich.table import Table
 from tarn.cli import wiring
 from tarn.cli.formats import TABLE_COLUMNS_MAX
 from tarn.cli.settings import Settings
+from tarn.cli.tables import DOTTED
 from tarn.core.control.lent import parse_credential
 from tarn.core.errors import InvalidError, TarnError
 
@@ -76,7 +78,7 @@ def revoke(privileges: Privileges, on: On, to: Grantee, as_json_: Json = False) 
         if access.grants(thing)["owner"] == to:
             print(  # noqa: T201
                 f"note: {to} owns {on_text(thing)} and may still do everything with it; `tarn owner "
-                f"{on_text(thing)} --to PRINCIPAL` gives it to another one",
+                f"{quote(on_text(thing))} --to PRINCIPAL` gives it to another one",
                 file=sys.stderr,
             )
 
@@ -266,7 +268,7 @@ def parse_on(text: str) -> dict[str, Any]:
         return {"kind": text}
     kind, _, name = text.partition(":")
     parts = 1 if kind == "namespace" else 2
-    if kind not in KINDS or not re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", name) or name.count(".") + 1 < parts:
+    if kind not in KINDS or not DOTTED.fullmatch(name) or name.count(".") + 1 < parts:
         raise InvalidError(
             f"{text!r} is nothing that privileges are granted on; write warehouse, namespace:NAME, "
             "table:NAMESPACE.NAME or view:NAMESPACE.NAME, such as table:ops.canary"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,9 @@ from tarn.core.table_catalog import TableName
 if TYPE_CHECKING:
     from tarn.cli.rollback import RolledBack
     from tarn.core.offsets import OffsetMap
+
+DOTTED = re.compile(r"[^.\x00-\x1f\x7f-\x9f]+(\.[^.\x00-\x1f\x7f-\x9f]+)*")
+"""Names with dots between them. A name may have spaces; what else it may not have, the catalog says."""
 
 app = typer.Typer()
 
@@ -53,7 +57,7 @@ def table_name(text: str) -> TableName:
     Raises:
         InvalidError: the name has no namespace, or an empty part.
     """
-    if not re.fullmatch(r"[^.\s]+(\.[^.\s]+)+", text):
+    if not (DOTTED.fullmatch(text) and "." in text):
         raise InvalidError(f"{text!r} is not the name of a table; write NAMESPACE.TABLE, such as ops.canary")
     *levels, name = text.split(".")
     return TableName(tuple(levels), name)
@@ -76,6 +80,7 @@ def rollback_data(done: RolledBack) -> dict[str, Any]:
 
 def rollback_lines(done: RolledBack) -> list[str]:
     """Return what a person reads after a rollback."""
+    again = f"scripts/tarn rollback {quote(done.table)} --to {done.tag}"
     before, after = ("?" if rows is None else f"{rows:,}" for rows in done.rows)
     lines = [f"{done.table} has the rows of snapshot {done.target}: {after} (before: {before})."]
     for stream, (was, now) in done.streams.items():
@@ -84,8 +89,8 @@ def rollback_lines(done: RolledBack) -> list[str]:
         else:
             lines.append(f"stream {stream}: reads again from {_words(now)} (it was at {_words(was)}).")
     lines.append(
-        f"Tag {done.tag} keeps the former rows until it is dropped. To go back: scripts/tarn rollback "
-        f"{done.table} --to {done.tag}" + (" --offsets rewind" if done.streams else "")
+        f"Tag {done.tag} keeps the former rows until it is dropped. To go back: {again}"
+        + (" --offsets rewind" if done.streams else "")
     )
     lines.append("Tables that were derived from it are as they were: drop them, and they are filled again.")
     return lines

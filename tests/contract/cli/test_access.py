@@ -241,6 +241,7 @@ def test_whoami_shows_the_command_lines_own_principal(
         (("grant", "read", "table:orders", "bob"), 2, "write warehouse, namespace:NAME"),
         (("grant", "read", "cake:a.b", "bob"), 2, "write warehouse, namespace:NAME"),
         (("grants", "namespace:a..b"), 2, "write warehouse, namespace:NAME"),
+        (("grants", "namespace:a\nb"), 2, "write warehouse, namespace:NAME"),
         (("grant", "create", "table:shop.eu.orders", "tom"), 2, "Cannot grant CREATE on a table"),
         (("grant", "read", "warehouse", "bob"), 1, "has the name bob"),
         (("grant", "read", "table:shop.eu.none", "tom"), 1, "Table does not exist: shop.eu.none"),
@@ -258,6 +259,28 @@ def test_mistakes_are_named_with_an_exit_code(
     error = capsys.readouterr().err
     assert message in error
     assert found == code, error
+
+
+def test_names_with_spaces_and_quotes_are_granted_on(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin = world.client()
+    admin.create_namespace(("my shop",))
+    admin.create(TableName(("my shop",), "bob's \"orders\""), {"schema": SCHEMA})
+    on = "table:my shop.bob's \"orders\""
+    made = printed(capsys, "principal", "create", "bob")
+    bob = world.client(f"{made['client-id']}:{made['client-secret']}")
+    with pytest.raises(ForbiddenError):
+        bob.load(TableName(("my shop",), "bob's \"orders\""))
+    assert run("grant", "read,manage", on, "bob") == 0
+    assert capsys.readouterr().out == f"bob: MANAGE, READ on {on}\n"
+    bob.load(TableName(("my shop",), "bob's \"orders\""))
+    assert run("grants", on) == 0
+    assert on in capsys.readouterr().out
+    assert run("owner", on, "--to", "bob") == 0
+    assert run("revoke", "manage", on, "bob") == 0
+    assert "`tarn owner 'table:my shop.bob'\"'\"'s \"orders\"' --to" in capsys.readouterr().err
+    assert run("grant", "read", "namespace:my shop", "bob") == 0
 
 
 def test_an_unknown_outcome_is_printed_as_one(world: World) -> None:

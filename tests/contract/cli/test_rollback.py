@@ -620,7 +620,13 @@ def test_people_and_programs_read_what_was_done() -> None:
     assert kept[1] == "stream orders: goes on at 30 in partition 0; what was rolled back stays away."
 
 
-@pytest.mark.parametrize("text", ["orders", "", "a..b", ".a", "a.", "a b.c"])
-def test_a_name_without_a_namespace_is_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["orders", "", "a..b", ".a", "a.", "a b", "a.b\nc", "a.b\x1bc"])
+def test_a_name_without_a_namespace_or_with_a_control_character_is_refused(text: str) -> None:
     with pytest.raises(InvalidError, match="is not the name of a table"):
         table_name(text)
+
+
+def test_a_name_may_have_spaces_and_quotes_and_the_way_back_is_typed_in_quotes() -> None:
+    assert table_name("my shop.o'r \"ders\"") == TableName(("my shop",), "o'r \"ders\"")
+    done = RolledBack(table="my shop.orders", before=2, target=1, tag="former", rows=(3, 2), streams={})
+    assert rollback_lines(done)[1].endswith("scripts/tarn rollback 'my shop.orders' --to former")
