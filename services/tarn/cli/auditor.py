@@ -104,9 +104,10 @@ def print_audit(report: Report, out: Console) -> None:
     out.print()
     for finding in sorted(report.findings, key=lambda found: not found.damage):
         word = "DAMAGE" if finding.damage else "note"
-        out.print(Text(f"{word}: {finding.where}: {finding.kind.value}: {finding.what}. Do: {finding.fix}."))
+        said = f"{word}: {finding.where}: {finding.kind.value}: {finding.what}. Do: {finding.fix}."
+        out.print(Text(visible(said)))
     for topic, reason in report.unasked.items():
-        out.print(Text(f"The log of {topic} was not asked about everything: {reason}."))
+        out.print(Text(visible(f"The log of {topic} was not asked about everything: {reason}.")))
     out.print(Text(verdict(report)))
 
 
@@ -142,10 +143,10 @@ def print_trace(found: Trace, out: Console) -> None:
         for file in each.files:
             commit = file.commit
             at = "its history is expired" if commit.at is None else f"{commit.at:%Y-%m-%d %H:%M:%S}Z"
-            out.print(Text(f"  file      {file.path}"))
+            out.print(Text(visible(f"  file      {file.path}")))
             out.print(Text(f"  snapshot  {commit.snapshot_id}, {at}"))
             by = "another writer's" if commit.at is not None else "no longer known"
-            out.print(Text(f"  commit    {commit.commit_id or by}"))
+            out.print(Text(visible(f"  commit    {commit.commit_id or by}")))
         for letter in each.letters:
             reason = f"  reason    {letter.reason} (decoded {letter.at:%Y-%m-%d %H:%M:%S}Z)"
             out.print(Text(visible(reason)))

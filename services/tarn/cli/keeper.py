@@ -194,7 +194,7 @@ def _print(report: Report, out: Console) -> None:
         f"(what waits for the reaper, commits that lost a race, dropped tables)."
     )
     for line in stream_lines(report.data()["streams"]):
-        out.print(line, markup=False)
+        out.print(visible(line), markup=False)
     count = len(report.damage)
     damage = f"{count} findings of damage" if count > 1 else "1 finding of damage"
     verdict = damage if count else "The lake is whole"
@@ -206,4 +206,4 @@ def _print(report: Report, out: Console) -> None:
 
 
 def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    print(visible(text), file=sys.stderr, flush=True)  # noqa: T201

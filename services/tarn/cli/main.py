@@ -25,7 +25,7 @@ from rich.table import Table
 from tarn.cli import access, auditor, draft, ingestors, keeper, letters, table_log, tables, topics, wiring
 from tarn.cli.canary import Limits, fly
 from tarn.cli.extensions import ExtensibleGroup
-from tarn.cli.formats import TABLE_COLUMNS_MAX, as_csv, as_json, page
+from tarn.cli.formats import TABLE_COLUMNS_MAX, as_csv, as_json, page, visible
 from tarn.cli.hostenv import exports, host_env
 from tarn.cli.ports import Clock, Tell
 from tarn.cli.render import print_report, print_status, report_data
@@ -223,7 +223,7 @@ def _require_utf8(arguments: Sequence[str]) -> None:
 def _failed(error: Exception, message: str, code: int, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    print(f"tarn: {message}", file=sys.stderr)  # noqa: T201
+    print(visible(f"tarn: {message}"), file=sys.stderr)  # noqa: T201
     return code
 
 

@@ -207,4 +207,4 @@ def unwrapped() -> Console:
 
 def tell_progress(text: str) -> None:
     """Print a progress message on stderr."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    print(visible(text), file=sys.stderr, flush=True)  # noqa: T201

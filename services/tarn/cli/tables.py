@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from tarn.cli import wiring
-from tarn.cli.formats import TABLE_COLUMNS_MAX
+from tarn.cli.formats import TABLE_COLUMNS_MAX, visible
 from tarn.cli.ports import Offsets
 from tarn.cli.settings import Settings
 from tarn.core.errors import InvalidError
@@ -48,7 +48,7 @@ def rollback(
         return
     out = Console(highlight=False, width=None if sys.stdout.isatty() else TABLE_COLUMNS_MAX)
     for line in rollback_lines(done):
-        out.print(line, soft_wrap=True, markup=False)
+        out.print(visible(line), soft_wrap=True, markup=False)
 
 
 def table_name(text: str) -> TableName:

@@ -14,7 +14,7 @@ from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.cli.ports import Clock, Offsets
 from tarn.cli.rollback import ATTEMPTS_MAX, RollbackPorts, RolledBack, roll_back
-from tarn.cli.tables import rollback_data, rollback_lines, table_name
+from tarn.cli.tables import rollback, rollback_data, rollback_lines, table_name
 from tarn.core.errors import (
     ConflictError,
     CorruptStateError,
@@ -630,3 +630,15 @@ def test_a_name_may_have_spaces_and_quotes_and_the_way_back_is_typed_in_quotes()
     assert table_name("my shop.o'r \"ders\"") == TableName(("my shop",), "o'r \"ders\"")
     done = RolledBack(table="my shop.orders", before=2, target=1, tag="former", rows=(3, 2), streams={})
     assert rollback_lines(done)[1].endswith("scripts/tarn rollback 'my shop.orders' --to former")
+
+
+def test_names_that_others_gave_are_printed_without_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who may write a table names its streams."""
+    streams = {"a\x1b[2J": (None, None)}
+    done = RolledBack(table="a.b", before=2, target=1, tag="former", rows=(3, 2), streams=streams)
+    monkeypatch.setattr("tarn.cli.rollback.roll_back", lambda *_: done)
+    monkeypatch.setattr("tarn.cli.wiring.rollback_ports", lambda _: None)
+    rollback("a.b", "1", None, as_json_=False)
+    assert "stream a\\x1b[2J: goes on" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -171,6 +172,21 @@ def test_json_is_all_of_stdout(monkeypatch, capsys):
     (partition,) = data["partitions"]
     assert (partition["next"], partition["rows"], partition["dead_letters"]) == (1_210, 1_200, 3)
     assert (partition["without_record"], partition["ranges"]["missing"]) == (7, [])
+
+
+def test_what_others_wrote_reaches_no_terminal_as_control_characters(monkeypatch, capsys):
+    loud = replace(DAMAGE, where="bronze.\x1b[2Jorders")
+    answers(monkeypatch, auditing, "audit", replace(report(loud), unasked={"orders": "\x1b[31mno"}))
+    assert run("audit", "bronze.orders") == 1
+    commit = CommitFacts(snapshot_id=5, commit_id="c\x1b[2J", at=AT, operation="append")
+    file = InFile(path="s3://tarn/\x1b[2J", commit=commit)
+    answers(monkeypatch, tracing, "trace", found(Where.ROW, files=[file], next=9))
+    assert run("trace", "orders/0/7") == 0
+    answers(monkeypatch, auditing, "audit", InvalidError("a.b has no stream \x1b[2J"))
+    assert run("audit", "bronze.orders") == 2
+    said = "".join(capsys.readouterr())
+    assert "\x1b" not in said
+    assert said.count("\\x1b[2J") == 4
 
 
 def found(where: Where, **options: Any) -> Trace:

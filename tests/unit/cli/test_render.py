@@ -13,9 +13,11 @@ from tarn.cli import keeper
 from tarn.cli.canary import CanaryRow, Report, Stage
 from tarn.cli.layers import LayerState, Progress
 from tarn.cli.ports import TableFacts
-from tarn.cli.render import _age, print_report, print_status
+from tarn.cli.render import _age, print_report, print_status, tell_progress
 from tarn.cli.status import IngestorFacts, ServiceState, Status
 from tarn.core.audit.model import Finding, Kind
+from tarn.core.audit.offsets import Stand
+from tarn.core.offsets import OffsetMap, TopicIdentity
 from tarn.core.years import moment_of
 from tarn.keeper.fsck import Report as FsckReport
 
@@ -174,6 +176,18 @@ def test_findings_are_printed_as_they_are(name: str):
     out, _ = consoles()
     keeper._print(FsckReport(findings=[Finding(kind=Kind.DOUBLE, where=name, what="w", fix="f")]), out)
     assert name.replace("\x1b", "\\x1b") in text(out)
+
+
+def test_names_of_streams_are_printed_without_control_characters(capsys: pytest.CaptureFixture[str]):
+    """Who may write a table names its streams."""
+    source = TopicIdentity(cluster="c", topic="t", topic_id="d")
+    report = FsckReport(streams=[Stand(table="b", stream="a\x1b[2J", map=OffsetMap(source=source, next={0: 1}))])
+    out, _ = consoles()
+    keeper._print(report, out)
+    keeper._tell("a\x1b[2J")
+    tell_progress("a\x1b[2J")
+    assert "stream a\\x1b[2J -> b" in text(out)
+    assert capsys.readouterr().err == "a\\x1b[2J\n" * 2
 
 
 def test_notes_of_the_status_are_on_stdout():
