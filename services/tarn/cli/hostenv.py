@@ -31,6 +31,8 @@ def host_env(settings: Settings, secrets: Secrets, login: Login) -> dict[str, st
         "TARN_CATALOG_URI": f"http://{HOST}:{settings.port_catalog}",
         "TARN_CATALOG_CREDENTIAL": secrets.credential,
         "TARN_WAREHOUSE": settings.warehouse,
+        # Not TARN_BUCKET: scripts/up of another clone in the same shell would take that for its own.
+        "TARN_S3_BUCKET": settings.bucket,
         "TARN_S3_ENDPOINT": f"http://{HOST}:{settings.port_s3}",
         "AWS_ACCESS_KEY_ID": secrets.access_key,
         "AWS_SECRET_ACCESS_KEY": secrets.secret_key,

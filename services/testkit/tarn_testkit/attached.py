@@ -21,7 +21,7 @@ from pyiceberg.exceptions import RESTError
 from tarn.adapters.spec_store import SpecStore
 from tarn.adapters.store import S3Store
 from tarn_testkit.containers import Containers, project_behind
-from tarn_testkit.environment import INGEST, require_values
+from tarn_testkit.environment import BUCKET, INGEST, require_values
 from tarn_testkit.errors import NotInProfileError, SetupError
 from tarn_testkit.kafka_topics import StackTopics, login_of
 from tarn_testkit.proxy import Proxy, proxy_before
@@ -81,7 +81,7 @@ class AttachedLake:
             ) from e
         self.topics = StackTopics(env["TARN_KAFKA_BOOTSTRAP"], login_of(env))
         store = S3Store(
-            bucket=os.environ.get("TARN_BUCKET", "tarn"),
+            bucket=env.get(BUCKET) or os.environ.get("TARN_BUCKET") or "tarn",
             endpoint=env["TARN_S3_ENDPOINT"],
             region=env["AWS_REGION"],
             access_key_id=env["AWS_ACCESS_KEY_ID"],

@@ -30,6 +30,8 @@ NAMES = (
 """What the kit needs of `scripts/tarn env`."""
 INGEST = "TARN_INGEST_URI"
 """It goes without this one: ingest looks at what is declared every two seconds anyway."""
+BUCKET = "TARN_S3_BUCKET"
+"""And without this one, which earlier stacks do not say: their bucket is the usual one."""
 
 
 def parse_exports(text: str) -> dict[str, str]:

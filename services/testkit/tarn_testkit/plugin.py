@@ -18,7 +18,7 @@ import pytest
 
 from tarn_testkit.choice import PROFILES, Choice, Wanted, choose
 from tarn_testkit.containers import no_engine
-from tarn_testkit.environment import INGEST, NAMES, parse_exports, require_values
+from tarn_testkit.environment import BUCKET, INGEST, NAMES, parse_exports, require_values
 from tarn_testkit.errors import SetupError
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _env(config: pytest.Config) -> dict[str, str]:
     """
     file: Path | str | None = config.getoption("--tarn-env") or os.environ.get("TARN_ENV")
     if file is None or file == "":
-        return {name: os.environ[name] for name in (*NAMES, INGEST) if name in os.environ}
+        return {name: os.environ[name] for name in (*NAMES, INGEST, BUCKET) if name in os.environ}
     fix = "make it again: scripts/tarn env > FILE"
     try:
         found = parse_exports(Path(file).read_text(encoding="utf-8"))

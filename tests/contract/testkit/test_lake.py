@@ -15,12 +15,13 @@ import pytest
 import requests
 from pyiceberg.exceptions import NoSuchNamespaceError
 
-from tarn.adapters.store import FileStore
+from tarn.adapters.store import FileStore, S3Store
 from tarn.controller import declaring
 from tarn.core.errors import InvalidSpecError, UnavailableError
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog as Core
 from tarn_catalog.testing.server import serving
+from tarn_testkit import attached
 from tarn_testkit.attached import AttachedLake
 from tarn_testkit.embedded import EmbeddedLake
 from tarn_testkit.environment import NAMES
@@ -186,6 +187,32 @@ def test_keys_of_another_stack_are_named(tmp_path: Path) -> None:
             AttachedLake(values, faults=False)
     assert f"the catalog at {running.published} refuses what TARN_CATALOG_CREDENTIAL" in str(found.value)
     assert "scripts/tarn env > FILE, gives those of now" in str(found.value)
+
+
+@pytest.mark.parametrize(("said", "taken"), [({"TARN_S3_BUCKET": "other"}, "other"), ({}, "tarn")])
+def test_declared_ingestors_are_in_the_bucket_of_the_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, str], taken: str
+) -> None:
+    monkeypatch.delenv("TARN_BUCKET", raising=False)
+    buckets: list[str] = []
+
+    class Store(S3Store):
+        def __init__(self, *, bucket: str, **access: str) -> None:
+            buckets.append(bucket)
+            super().__init__(bucket=bucket, **access)
+
+    monkeypatch.setattr(attached, "S3Store", Store)
+    core = Core(store := FileStore(str(tmp_path / "lake")), WarehouseLayout(base=f"file://{store.root}"))
+    with serving(core, tmp_path / "secrets") as running:
+        values = dict.fromkeys(NAMES, "x") | said
+        values |= {
+            "TARN_CATALOG_URI": running.published,
+            "TARN_CATALOG_CREDENTIAL": running.credential,
+            "TARN_S3_ENDPOINT": running.published,
+            "TARN_WAREHOUSE": "tarn",
+        }
+        AttachedLake(values, faults=False).close()
+    assert buckets == [taken]
 
 
 class FakeTrino(BaseHTTPRequestHandler):

@@ -24,6 +24,7 @@ NAMES = {
     "TARN_CATALOG_URI",
     "TARN_CATALOG_CREDENTIAL",
     "TARN_WAREHOUSE",
+    "TARN_S3_BUCKET",
     "TARN_S3_ENDPOINT",
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -65,10 +66,11 @@ def settings(**changes) -> Settings:
 
 
 def test_every_address_is_on_loopback_at_the_published_port():
-    variables = host_env(settings(region="eu-west-1", warehouse="lake"), SECRETS, LOGIN)
+    variables = host_env(settings(region="eu-west-1", warehouse="lake", bucket="other"), SECRETS, LOGIN)
     assert set(variables) == NAMES
     assert variables["TARN_CATALOG_URI"] == "http://127.0.0.1:18181"
     assert variables["TARN_S3_ENDPOINT"] == "http://127.0.0.1:19000"
+    assert variables["TARN_S3_BUCKET"] == "other"
     assert variables["TARN_TRINO_URI"] == "http://127.0.0.1:18080"
     assert variables["TARN_GATEWAY_URI"] == "http://127.0.0.1:18090"
     assert variables["TARN_INGEST_URI"] == "http://127.0.0.1:18091"
