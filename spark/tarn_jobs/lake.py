@@ -229,6 +229,13 @@ class Lake:
             raise
         cached.unpersist()
 
+    def forget_kept(self) -> None:
+        """Drop all rows that any session has cached; a session that still needs some computes them again.
+
+        A session that ends, or whose client is killed, leaves what it cached to Spark for good.
+        """
+        self.spark.catalog.clearCache()
+
     @contextmanager
     def _summary(self, entries: Mapping[str, str]) -> Iterator[None]:
         """Set the summary entries of all commits that this session makes in the block.

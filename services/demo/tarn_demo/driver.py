@@ -156,7 +156,7 @@ def follow(
         stop: ends it.
         heartbeat: called after each check with what is wrong; empty if nothing is.
     """
-    wait_s, fault, offsets = WAIT_S_MIN, "", 0
+    wait_s, fault, offsets, cleared = WAIT_S_MIN, "", 0, False
 
     def on_commit(step: Step) -> None:
         nonlocal wait_s, offsets
@@ -169,6 +169,10 @@ def follow(
             with session(remote) as spark:
                 # Spark answers; what follows may take a while on a new lake or a busy machine.
                 heartbeat(fault)
+                if not cleared:
+                    # The process before may have ended in the middle of a piece: nobody else would clear it.
+                    Lake(spark, CATALOG).forget_kept()
+                    cleared = True
                 pipeline = open_pipeline(spark, on_commit)
                 heartbeat(fault)
                 for _ in _cycles(pipeline, pace, stop, lambda: offsets):

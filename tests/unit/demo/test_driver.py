@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ class Work:
     cycles: list[int | Exception] = field(default_factory=list)
     done: list[int] = field(default_factory=list)
     sessions: int = 0
+    cleared: list[int] = field(default_factory=list)
     brings: list[int] = field(default_factory=list)
     on_step: Callable[[Step], None] = lambda step: None
 
@@ -71,7 +73,9 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     @contextmanager
     def session(_remote: str) -> Iterator[object]:
         found.sessions += 1
-        yield object()
+        yield SimpleNamespace(
+            catalog=SimpleNamespace(clearCache=lambda: found.cleared.append(found.sessions))
+        )
 
     def opened(_spark: object, on_step: Callable[[Step], None]) -> Any:
         found.on_step = on_step
@@ -118,6 +122,19 @@ def test_a_cycle_runs_only_when_bronze_changed(work: Work) -> None:
     assert len(work.done) == 3, "at the beginning, and when the head became 7 and 8"
     assert stop.waits == [3.0] * 6
     assert work.sessions == 1
+
+
+def test_what_a_killed_process_left_cached_is_cleared_once_at_the_start(work: Work) -> None:
+    """Spark keeps cached rows beyond the session that cached them."""
+    work.cycles = [PySparkException("Spark went away"), PySparkException("and again")]
+    follow("sc://nowhere", _ignore, Pace(), Stop(waits_max=4))
+    assert work.sessions == 3
+    assert work.cleared == [1]
+
+
+def test_once_leaves_the_rows_that_others_have_cached(work: Work) -> None:
+    run_once("sc://nowhere", _ignore)
+    assert work.cleared == []
 
 
 def test_each_commit_is_passed_on(work: Work) -> None:
