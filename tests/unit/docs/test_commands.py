@@ -1,7 +1,8 @@
-"""Commands in guides and notebooks exist, with the options that are given to them; blocks run elsewhere."""
+"""Commands in guides, notebooks and messages exist, with the options given to them; blocks run elsewhere."""
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import re
@@ -20,6 +21,12 @@ from tests.support.pages import ROOT
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 COMMAND = re.compile(r"scripts/(tarn|up|down|doctor|test|bench|sbom)((?: [^`|;&>\n]*)?)")
+SOURCES = sorted(
+    path
+    for folder in ("services", "spark", "catalog", "scripts/lib")
+    for path in (ROOT / folder).rglob("*.py")
+)
+IN_A_MESSAGE = re.compile(r"scripts/tarn ([a-z][a-z-]+)(?: ([a-z][a-z-]+))?((?: [^\s`|;,()]+)*)")
 OPTION = re.compile(r"--[a-z][a-z-]+")
 
 
@@ -91,6 +98,59 @@ def test_every_command_exists_with_its_options(path: Path) -> None:
         if found:
             wrong.append(f"scripts/{script} {rest}: {found}")
     assert not wrong
+
+
+def messages(path: Path) -> Iterator[str]:
+    """The texts of a module that names commands, with a place for each value; no docstrings: they are prose."""
+    source = path.read_text(encoding="utf-8")
+    if "scripts/tarn " not in source:
+        return
+    tree = ast.parse(source)
+    prose = {
+        id(one.body[0].value)
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if one.body and isinstance(one.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            prose |= {id(part) for part in node.values}
+            parts = (part.value if isinstance(part, ast.Constant) else "VALUE" for part in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.value
+
+
+@functools.cache
+def all_commands() -> Any:
+    return get_command(cli.app)
+
+
+def wrong_in_message(text: str) -> list[str]:
+    """Commands of `scripts/tarn` in a message that do not exist, or not with their options."""
+    wrong = []
+    for first, second, rest in IN_A_MESSAGE.findall(text):
+        found = all_commands().get_command(None, first)
+        if found is None:
+            wrong.append(f"no command {first!r}")
+            continue
+        inner = found.get_command(None, second) if hasattr(found, "get_command") else found
+        if inner is None:
+            wrong.append(f"no command {first} {second}")
+            continue
+        known = {"--help", *(name for one in inner.params for name in (*one.opts, *one.secondary_opts))}
+        wrong += [f"no option {one}" for one in OPTION.findall(rest) if one not in known]
+    return wrong
+
+
+def test_every_command_in_a_message_exists() -> None:
+    texts = [(path, text) for path in SOURCES for text in messages(path) if "scripts/tarn " in text]
+    assert len(texts) > 80
+    found = {f"{path.relative_to(ROOT)}: {text[:80]}": wrong_in_message(text) for path, text in texts}
+    assert not {where: wrong for where, wrong in found.items() if wrong}
+    assert wrong_in_message("delete it (scripts/tarn topics delete VALUE)") == ["no command 'topics'"]
+    assert wrong_in_message("see scripts/tarn topic remove VALUE") == ["no command topic remove"]
+    assert wrong_in_message("run scripts/tarn demo load --once more") == ["no option --once"]
 
 
 def test_what_is_wrong_is_found() -> None:

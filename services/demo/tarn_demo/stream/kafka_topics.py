@@ -71,7 +71,7 @@ def prepare(bootstrap: str, login: Login, rules: Rules, limits: Limits) -> Sourc
     if states < needed:
         raise InvalidSettingError(
             f"topic {STATE} has {states} partitions, and {EVENTS} has {partitions}: it needs "
-            f"{needed}; delete {STATE} (scripts/tarn topics delete {STATE}), it is made "
+            f"{needed}; delete {STATE} (scripts/tarn topic delete {STATE} --yes): it is made "
             "again, and all windows are made again from the events",
             partitions=states,
         )
