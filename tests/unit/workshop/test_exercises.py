@@ -22,6 +22,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyarrow import fs
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.types import DoubleType, StringType
@@ -164,6 +165,16 @@ def cities(catalog: Catalog) -> Lab:
     table.delete("city = 'Rome' and hour >= 12")
     store = SimpleNamespace(get_file_info=lambda _: [])
     return lab_of(catalog, store=store)
+
+
+def test_a_manifest_with_only_a_deleted_file_counts_and_who_leaves_it_out_hears_that(cities: Lab) -> None:
+    table = cities.catalog.load_table("ws_ada.anatomy")
+    live = [one.has_added_files() or one.has_existing_files() for one in anatomy.manifests(table)]
+    assert live.count(False) == 1, "Java's readers leave it out, so 8 is not a silly answer"
+    lying = [SimpleNamespace(type=fs.FileType.File, path="a/b", size=1, mtime=pd.Timestamp(0, tz="UTC"))]
+    lab = lab_of(cities.catalog, store=SimpleNamespace(get_file_info=lambda _: lying))
+    taken(nb01.exercise_1(lab, 9))
+    refused(nb01.exercise_1(lab, 8), "the manifest that has only a deleted file is one too")
 
 
 def test_one_file_alone_may_be_a_text(cities: Lab) -> None:

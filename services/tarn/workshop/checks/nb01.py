@@ -22,7 +22,8 @@ def exercise_1(lab: Lab, answer: Any) -> Verdict:
             f"1 metadata file, 1 manifest list, {parts[2]} manifests, {parts[3]} data files; none is listed."
         )
     near = {
-        sum(parts) - 1: "one is missing: the metadata file and the manifest list are two objects",
+        sum(parts) - 1: "one is missing: the metadata file and the manifest list are two objects, and the "
+        "manifest that has only a deleted file is one too",
         parts[3]: "these are the data files; a reader has to find them first",
         parts[2] + parts[3]: "manifests have to be found too: who names them?",
         len(
