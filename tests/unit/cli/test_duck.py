@@ -109,6 +109,20 @@ def test_a_table_is_found_wherever_it_is_named(sql: str):
     assert rows(sql) == ((1,), (2,), (3,))
 
 
+def test_columns_of_any_name_are_read() -> None:
+    """A plan has a line for each column; a name with two was not found in it, and was null in each row."""
+    names = ["two\nlines", "A b", 'q"q', "it's", "x.y", "x", "0:1", "a,b", "[z]", " ", "é", "select", "tab\t"]
+    table = pa.table({name: pa.array([number]) for number, name in enumerate(names)}).append_column(
+        "s", pa.array([{"in\nner": 99}])
+    )
+    odd = MemoryTables(**{"o.dd": MemoryTable(table)})
+    for number, name in enumerate(names):
+        quoted = '"' + name.replace('"', '""') + '"'
+        assert rows(f"SELECT max({quoted}) FROM o.dd WHERE {quoted} IS NOT NULL", odd) == ((number,),), name
+    assert rows('SELECT max(s."in\nner") FROM o.dd', odd) == ((99,),)
+    assert rows("SELECT * EXCLUDE (s) FROM o.dd", odd) == (tuple(range(len(names))),)
+
+
 def test_tables_are_joined_also_with_themselves_and_in_deeper_namespaces():
     assert rows('SELECT e.id, k.id FROM bronze.events e JOIN ref.kinds k USING ("Kind") ORDER BY 1') == (
         (1, 10),

@@ -125,8 +125,8 @@ def tables_named(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[
 class _Stream:
     """A table in the form DuckDB needs: a schema for planning, and a new stream of batches per scan.
 
-    Column names are prefixed with a number, which identifies their table in a plan. The whole schema is
-    always present; a column that no plan reads is null.
+    Columns have numbers in place of their names, that of their table and their own: a plan says one name per
+    line, and a name may have several. The whole schema is always present; a column that no plan reads is null.
     """
 
     def __init__(self, number: int, table: ArrowTable) -> None:
@@ -134,15 +134,12 @@ class _Stream:
         self.number = number
         self.wanted: set[str] = set()
         self.fault: TarnError | None = None
-        self.schema = pa.schema([pa.field(self.alias(f.name), f.type) for f in table.schema])
-
-    def alias(self, column: str) -> str:
-        return f"{self.number}:{column}"
+        self.aliases = {name: f"{number}:{column}" for column, name in enumerate(table.schema.names)}
+        self.schema = pa.schema([pa.field(self.aliases[f.name], f.type) for f in table.schema])
 
     def want(self, projection: str) -> None:
-        """Record a column that a plan reads; may be a field of a struct, as in `0:_tarn.offset`."""
-        fits = [n for n in self.table.schema.names if f"{projection}.".startswith(f"{self.alias(n)}.")]
-        self.wanted.update(fits)
+        """Record a column that a plan reads; may be a field of a struct, as in `0:4.offset`."""
+        self.wanted |= {name for name, own in self.aliases.items() if f"{projection}.".startswith(f"{own}.")}
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()
@@ -201,7 +198,7 @@ def _show(connection: duckdb.DuckDBPyConnection, path: tuple[str, ...], stream: 
     """Create a view with the table's own name and column names."""
     source = f"source_{stream.number}"
     connection.register(source, stream)
-    columns = ", ".join(f"{_quoted(stream.alias(n))} AS {_quoted(n)}" for n in stream.table.schema.names)
+    columns = ", ".join(f"{_quoted(own)} AS {_quoted(name)}" for name, own in stream.aliases.items())
     levels = [_quoted(level) for level in path]
     for depth in range(1, len(levels)):
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {'.'.join(levels[:depth])}")
