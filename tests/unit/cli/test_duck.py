@@ -123,6 +123,13 @@ def test_columns_of_any_name_are_read() -> None:
     assert rows("SELECT * EXCLUDE (s) FROM o.dd", odd) == (tuple(range(len(names))),)
 
 
+def test_columns_whose_names_differ_by_case_alone_are_not_taken_for_each_other() -> None:
+    """DuckDB takes them for one: a question for ID was answered with id."""
+    odd = MemoryTables(**{"o.dd": MemoryTable(pa.table({"id": [1], "n": [2], "ID": [3]}))})
+    said = refused('SELECT "ID" FROM o.dd', odd)
+    assert said.startswith("o.dd has the columns 'id' and 'ID', which are one to DuckDB")
+
+
 def test_tables_are_joined_also_with_themselves_and_in_deeper_namespaces():
     assert rows('SELECT e.id, k.id FROM bronze.events e JOIN ref.kinds k USING ("Kind") ORDER BY 1') == (
         (1, 10),

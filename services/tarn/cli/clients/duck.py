@@ -195,7 +195,18 @@ def _one_select(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
 
 
 def _show(connection: duckdb.DuckDBPyConnection, path: tuple[str, ...], stream: _Stream) -> None:
-    """Create a view with the table's own name and column names."""
+    """Create a view with the table's own name and column names.
+
+    Raises:
+        InvalidError: DuckDB would take two columns for one.
+    """
+    seen: dict[str, str] = {}
+    for name in stream.aliases:
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            raise InvalidError(
+                f"{'.'.join(path)} has the columns {other!r} and {name!r}, which are one to DuckDB; read "
+                "the table with pyiceberg (docs/clients.md), or rename a column"
+            )
     source = f"source_{stream.number}"
     connection.register(source, stream)
     columns = ", ".join(f"{_quoted(own)} AS {_quoted(name)}" for name, own in stream.aliases.items())
