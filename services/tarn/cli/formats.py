@@ -131,4 +131,8 @@ def _shown(value: object) -> Text:
 def _stamp(value: datetime) -> str:
     if value.tzinfo is None:
         return value.isoformat()
-    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    try:
+        value = value.astimezone(UTC)
+    except OverflowError:  # in the first or the last hours of the calendar: it stays in its own zone
+        return value.isoformat()
+    return value.isoformat().replace("+00:00", "Z")

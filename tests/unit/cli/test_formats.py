@@ -34,6 +34,8 @@ from tarn.cli.ports import Answer
         (datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), "2026-01-02T03:04:05.000006Z"),
         (datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=1))), "2026-01-02T02:00:00Z"),
         (datetime(2026, 1, 2, 3), "2026-01-02T03:00:00"),
+        (datetime(1, 1, 1, 3, tzinfo=timezone(timedelta(hours=5))), "0001-01-01T03:00:00+05:00"),
+        (datetime(9999, 12, 31, 22, tzinfo=timezone(timedelta(hours=-5))), "9999-12-31T22:00:00-05:00"),
         (b"\x00\xff", "AP8="),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         ({"k": [Decimal(1)]}, {"k": ["1"]}),
