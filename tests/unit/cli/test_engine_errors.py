@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tarn.cli.clients import engines
+from tarn.cli.clients.duck import Duck
 from tarn.cli.clients.engines import Spark, Trino
 from tarn.cli.main import main
 from tarn.core.credentials import files_of
@@ -250,15 +251,15 @@ def test_ctrl_c_calls_off_this_statement_in_spark_and_no_other(monkeypatch):
     assert (first, second, tag) == ("tag", "interrupt", interrupted)
 
 
-def test_a_map_of_spark_is_an_object_as_in_trino(monkeypatch):
+def spark_answering(monkeypatch: pytest.MonkeyPatch, table: pa.Table) -> Spark:
     class Frame:
-        columns = ("m",)
+        columns = tuple(table.column_names)
 
         def limit(self, n: int) -> Frame:
             return self
 
         def toArrow(self) -> pa.Table:
-            return pa.table({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32()))})
+            return table
 
     class Session:
         def addTag(self, tag: str) -> None:
@@ -269,4 +270,32 @@ def test_a_map_of_spark_is_an_object_as_in_trino(monkeypatch):
 
     monkeypatch.setattr(engines, "connect", lambda *a, **more: None)
     monkeypatch.setattr(Spark, "_session", lambda self: nullcontext(Session()))
-    assert Spark("sc://spark:15002").query("SELECT 1").rows == (({"a": 1},),)
+    return Spark("sc://spark:15002")
+
+
+def test_a_map_of_spark_is_an_object_as_in_trino(monkeypatch):
+    table = pa.table({"m": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32()))})
+    assert spark_answering(monkeypatch, table).query("SELECT 1").rows == (({"a": 1},),)
+
+
+def test_a_time_that_python_does_not_have_is_named_by_each_engine(monkeypatch):
+    """Iceberg's calendar is longer than Python's."""
+    far = pa.table({"n": [1], "at": pa.array([3_000_000], pa.date32())})
+    with pytest.raises(InvalidError, match=r"column 'at' has a date or time outside the years 1 to 9999"):
+        spark_answering(monkeypatch, far).query("SELECT 1")
+    with pytest.raises(InvalidError, match=r"has a date or time outside the years 1 to 9999"):
+        Duck(None).query("SELECT DATE '10000-01-01'")
+    date = {"name": "at", "type": "date", "typeSignature": {"rawType": "date", "arguments": []}}
+    body = {
+        "id": "q",
+        "infoUri": "",
+        "columns": [date],
+        "data": [["10000-01-01"]],
+        "stats": {"state": "FINISHED"},
+    }
+    with (
+        trino_saying(body) as uri,
+        pytest.raises(InvalidError, match=r"'10000-01-01'.*ask for it as text: CAST") as caught,
+    ):
+        Trino(uri).query("SELECT 1")
+    assert "logs" not in caught.value.message

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import duckdb
 import pyarrow as pa
 
+from tarn.cli.clients.arrow_rows import rows_of
 from tarn.cli.hostenv import TRINO_CATALOG as CATALOG
 from tarn.cli.ports import Answer
 from tarn.core.errors import InvalidError, TarnError
@@ -240,8 +241,7 @@ def _answer(relation: Any, rows_max: int) -> Answer:
             batch = reader.read_next_batch()
         except StopIteration:
             break
-        # By column, as names may occur twice.
-        rows += zip(*(column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns), strict=True)
+        rows += rows_of(reader.schema.names, batch.columns)
     return Answer(
         columns=tuple(reader.schema.names), rows=tuple(rows[:rows_max]), truncated=len(rows) > rows_max
     )

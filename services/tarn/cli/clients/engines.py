@@ -13,10 +13,17 @@ from urllib.parse import urlsplit
 import requests
 import trino
 from trino.exceptions import Error as TrinoError
-from trino.exceptions import HttpError, TrinoConnectionError, TrinoQueryError, TrinoUserError
+from trino.exceptions import (
+    HttpError,
+    TrinoConnectionError,
+    TrinoDataError,
+    TrinoQueryError,
+    TrinoUserError,
+)
 from trino.types import NamedRowTuple
 
 from tarn.adapters import spark_remote
+from tarn.cli.clients.arrow_rows import no_such_time, rows_of
 from tarn.cli.clients.http import connect
 from tarn.cli.hostenv import TRINO_CATALOG, TRINO_USER
 from tarn.cli.ports import Answer
@@ -113,6 +120,8 @@ class Trino:
                 f"Trino failed: {error.error_name}: {error.message}; see docker compose logs trino",
                 query_id=error.query_id,
             ) from error
+        except TrinoDataError as error:
+            raise no_such_time("the answer", error) from error
         except TrinoError as error:
             raise TarnError(f"Trino failed: {error}; see docker compose logs trino") from error
         finally:
@@ -196,9 +205,7 @@ class Spark:
             raise TarnError(f"Spark failed: {text}; see docker compose logs spark") from error
         if found is None:
             return Answer(columns=(), rows=())
-        # By column, as names may occur twice.
-        values = [column.to_pylist(maps_as_pydicts="lossy") for column in found.columns]
-        rows = tuple(zip(*values, strict=True)) if values else ()
+        rows = tuple(rows_of(found.column_names, found.columns))
         return Answer(columns=tuple(found.column_names), rows=rows[:rows_max], truncated=len(rows) > rows_max)
 
     def _session(self) -> AbstractContextManager[SparkSession]:
