@@ -7,12 +7,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from tarn.core.errors import NotFoundError, TarnError, UnavailableError
 
 TIMEOUT_S = 10.0
 BODY_BYTES_MAX = 16 << 20
+AS_THEY_ARE = "%/?&=+:;,@!$'()*~"
+"""What a path may have besides letters and digits; all else, as a name with a space has it, is escaped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ class Web:
         try:
             connection.request(
                 method,
-                f"{where.path}/{path.lstrip('/')}",
+                f"{where.path}/{quote(path.lstrip('/'), safe=AS_THEY_ARE)}",
                 body=sent,
                 headers={"Accept": "application/json", **kind, **(headers or {})},
             )

@@ -19,10 +19,12 @@ class Service:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
-        kept = self.bodies
+        self.paths: list[str] = []
+        kept, paths = self.bodies, self.paths
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
+                paths.append(self.path)
                 kept.append(self.rfile.read(int(self.headers["Content-Length"])))
                 data = json.dumps({"number": len(kept), "key": self.headers["Idempotency-Key"]}).encode()
                 self.send_response(200)
@@ -68,3 +70,17 @@ def test_a_dropped_answer_is_one_whose_work_was_done(service: Service) -> None:
         answer = Web("service", door.uri).ask("POST", "rows", b"x")
     assert answer.body["number"] == 3, "all three were done"
     assert (door.forwarded, door.dropped) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("v1/tables/ws_ada.my table/rows", "/v1/tables/ws_ada.my%20table/rows"),
+        ("v1/tables/ws_ada.tä?limit=2&after=a%2Fb", "/v1/tables/ws_ada.t%C3%A4?limit=2&after=a%2Fb"),
+    ],
+)
+def test_a_name_with_a_space_or_an_umlaut_is_no_service_that_does_not_answer(
+    service: Service, path: str, sent: str
+) -> None:
+    assert Web("service", service.uri).ask("POST", path, b"x").status == 200
+    assert service.paths == [sent]
