@@ -266,15 +266,15 @@ def test_names_with_spaces_and_quotes_are_granted_on(
 ) -> None:
     admin = world.client()
     admin.create_namespace(("my shop",))
-    admin.create(TableName(("my shop",), "bob's \"orders\""), {"schema": SCHEMA})
-    on = "table:my shop.bob's \"orders\""
+    admin.create(TableName(("my shop",), 'bob\'s "orders"'), {"schema": SCHEMA})
+    on = 'table:my shop.bob\'s "orders"'
     made = printed(capsys, "principal", "create", "bob")
     bob = world.client(f"{made['client-id']}:{made['client-secret']}")
     with pytest.raises(ForbiddenError):
-        bob.load(TableName(("my shop",), "bob's \"orders\""))
+        bob.load(TableName(("my shop",), 'bob\'s "orders"'))
     assert run("grant", "read,manage", on, "bob") == 0
     assert capsys.readouterr().out == f"bob: MANAGE, READ on {on}\n"
-    bob.load(TableName(("my shop",), "bob's \"orders\""))
+    bob.load(TableName(("my shop",), 'bob\'s "orders"'))
     assert run("grants", on) == 0
     assert on in capsys.readouterr().out
     assert run("owner", on, "--to", "bob") == 0

@@ -627,7 +627,7 @@ def test_a_name_without_a_namespace_or_with_a_control_character_is_refused(text:
 
 
 def test_a_name_may_have_spaces_and_quotes_and_the_way_back_is_typed_in_quotes() -> None:
-    assert table_name("my shop.o'r \"ders\"") == TableName(("my shop",), "o'r \"ders\"")
+    assert table_name('my shop.o\'r "ders"') == TableName(("my shop",), 'o\'r "ders"')
     done = RolledBack(table="my shop.orders", before=2, target=1, tag="former", rows=(3, 2), streams={})
     assert rollback_lines(done)[1].endswith("scripts/tarn rollback 'my shop.orders' --to former")
 

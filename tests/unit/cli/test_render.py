@@ -181,7 +181,9 @@ def test_findings_are_printed_as_they_are(name: str):
 def test_names_of_streams_are_printed_without_control_characters(capsys: pytest.CaptureFixture[str]):
     """Who may write a table names its streams."""
     source = TopicIdentity(cluster="c", topic="t", topic_id="d")
-    report = FsckReport(streams=[Stand(table="b", stream="a\x1b[2J", map=OffsetMap(source=source, next={0: 1}))])
+    report = FsckReport(
+        streams=[Stand(table="b", stream="a\x1b[2J", map=OffsetMap(source=source, next={0: 1}))]
+    )
     out, _ = consoles()
     keeper._print(report, out)
     keeper._tell("a\x1b[2J")

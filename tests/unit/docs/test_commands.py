@@ -101,7 +101,7 @@ def test_every_command_exists_with_its_options(path: Path) -> None:
 
 
 def messages(path: Path) -> Iterator[str]:
-    """The texts of a module that names commands, with a place for each value; no docstrings: they are prose."""
+    """The texts of a module that names commands, with a place for each value; no docstrings."""
     source = path.read_text(encoding="utf-8")
     if "scripts/tarn " not in source:
         return

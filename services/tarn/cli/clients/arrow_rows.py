@@ -32,6 +32,6 @@ def no_such_time(where: str, error: Exception) -> InvalidError:
         error: what Python says.
     """
     return InvalidError(
-        f"{where} has a date or time outside the years 1 to 9999, which cannot be shown ({error}); ask for it "
-        "as text: CAST(… AS varchar), with Spark AS string"
+        f"{where} has a date or time outside the years 1 to 9999, which cannot be shown ({error}); ask for "
+        "it as text: CAST(… AS varchar), with Spark AS string"
     )

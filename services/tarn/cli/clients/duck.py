@@ -127,7 +127,8 @@ class _Stream:
     """A table in the form DuckDB needs: a schema for planning, and a new stream of batches per scan.
 
     Columns have numbers in place of their names, that of their table and their own: a plan says one name per
-    line, and a name may have several. The whole schema is always present; a column that no plan reads is null.
+    line, and a name may have several. The whole schema is always present; a column that no plan reads is
+    null.
     """
 
     def __init__(self, number: int, table: ArrowTable) -> None:
