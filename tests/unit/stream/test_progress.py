@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from tarn.core.errors import UnavailableError
 from tarn_demo.stream import service as service_module
 from tarn_demo.stream.kafka_topics import Source
 from tarn_demo.stream.progress import ASSIGNED_WITHIN_S, SILENT_S_MAX, STANDING_S_MAX, Progress
@@ -94,26 +93,52 @@ def test_the_service_does_not_go_on_without_what_follows_beside_its_steps() -> N
     assert isinstance(reason, ZeroDivisionError)
 
 
-def test_the_service_begins_again_where_a_log_was_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def looks(monkeypatch: pytest.MonkeyPatch, position: int, identities: list[str]) -> tuple[str, int]:
+    """What a service ends with that made its windows by "one", and how often it looked at the ends, at 4."""
     monkeypatch.setattr(service_module, "LOOK_EVERY_S", 0.01)
     asked: list[list[Place]] = []
 
+    async def found(_service: Service) -> Source:
+        return Source(partitions=2, identity=identities.pop(0))
+
     async def ends(places: list[Place]) -> dict[tuple[str, int], int]:
         asked.append(places)
+        if len(asked) > 50:
+            raise ZeroDivisionError
         return {tuple(place): 4 for place in places}
 
     async def run() -> BaseException:
         service = Service(Settings(kafka_bootstrap="none:1"), {})
         service._failure = asyncio.get_running_loop().create_future()
-        service._tasks = cast("Any", SimpleNamespace(positions=lambda: {EVENT: 9}, assignments=1))
+        service._tasks = cast("Any", SimpleNamespace(positions=lambda: {EVENT: position}, assignments=1))
         reader = cast("Any", SimpleNamespace(ends=ends))
         look = asyncio.create_task(service._look(reader, Source(partitions=2, identity="one")))
+        look.add_done_callback(service._ended)
         try:
             return await asyncio.wait_for(service._failure, 20)
         finally:
             look.cancel()
 
+    monkeypatch.setattr(Service, "_found", found)
     reason = asyncio.run(run())
-    assert isinstance(reason, UnavailableError)
-    assert "offset 9 comes next, and the log ends at 4" in reason.message
-    assert asked[:2] == [[PART, Place(EVENTS, 0), EVENT]] * 2
+    assert asked[0] == [PART, Place(EVENTS, 0), EVENT]
+    return f"{type(reason).__name__}: {reason}", len(asked)
+
+
+def test_the_service_begins_again_where_a_log_was_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, looked = looks(monkeypatch, 9, ["one"])
+    assert said.startswith("UnavailableError: ")
+    assert "offset 9 comes next, and the log ends at 4" in said
+    assert looked == 2
+
+
+def test_the_service_begins_again_with_the_topic_that_was_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, _ = looks(monkeypatch, 0, ["other"])
+    assert said == (
+        f"UnavailableError: topic {EVENTS} was made again, or has other partitions; the service starts again"
+    )
+
+
+def test_a_topic_is_looked_at_once_for_each_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, _ = looks(monkeypatch, 0, ["one"])
+    assert said.startswith("ZeroDivisionError"), "it went on looking at the ends"

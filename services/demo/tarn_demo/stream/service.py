@@ -50,6 +50,8 @@ CONNECTIONS_MAX = 128
 PARTS_BACK = 512
 """Messages of partials that are read again for the view."""
 FAUST_DIR = "/tmp/tarn-stream"  # noqa: S108 - the container's own tmpfs; nothing is kept there
+NOT_YET = (UnavailableError, UnauthenticatedError, ForbiddenError)
+"""What keeps the topics from being looked at, until somebody mends it."""
 LIBRARIES = (
     "aiokafka",
     "faust",
@@ -168,14 +170,8 @@ class Service:
         wait_s = 0.5
         while not stop.is_set():
             try:
-                return await asyncio.to_thread(
-                    prepare,
-                    self._settings.kafka_bootstrap,
-                    self._settings.kafka_login(),
-                    self._rules,
-                    self._limits,
-                )
-            except (UnavailableError, UnauthenticatedError, ForbiddenError) as e:
+                return await self._found()
+            except NOT_YET as e:
                 if self._waits_for != e.message:
                     log.warning("stream waits", reason=e.message)
                 self._waits_for = e.message
@@ -183,6 +179,15 @@ class Service:
                 await asyncio.wait_for(stop.wait(), wait_s)
             wait_s = min(PREPARE_WAIT_S_MAX, wait_s * 2)
         return None
+
+    async def _found(self) -> Source:
+        return await asyncio.to_thread(
+            prepare,
+            self._settings.kafka_bootstrap,
+            self._settings.kafka_login(),
+            self._rules,
+            self._limits,
+        )
 
     def _step(self, source: Source, place: Place, state: Mapping[str, Any] | None) -> Step:
         if place.topic == EVENTS:
@@ -250,18 +255,25 @@ class Service:
         """Ask Kafka for the ends of the topics, every few seconds: health depends on true answers.
 
         Whoever stands still while it answers ends: a reader that hangs is in threads of libraries. So does
-        who is ahead of a log: what comes would pass for what was taken already.
+        who is ahead of a log: what comes would pass for what was taken already. And after places were assigned
+        the topic may be another one: windows of the former one must not hold up its own.
         """
+        assignments = 0
         places = [Place(PARTIALS, 0), *(Place(EVENTS, partition) for partition in range(source.partitions))]
         while True:
             assert self._tasks is not None
-            with contextlib.suppress(KafkaError, TimeoutError):
+            with contextlib.suppress(KafkaError, TimeoutError, *NOT_YET):
                 positions = self._tasks.positions()
                 found = await asyncio.wait_for(reader.ends(places), SILENT_S_MAX)
                 ends = {Place(*at): end for at, end in found.items()}
                 now_s, assigned = time.monotonic(), self._tasks.assignments > 0
                 self._progress.saw(now_s, positions, ends, assigned=assigned)
                 standing = self._progress.standing(now_s, times=STANDING_TIMES_MAX)
+                if self._tasks.assignments != assignments:
+                    looked = self._tasks.assignments
+                    if (await self._found()).identity != source.identity:
+                        standing.append(f"topic {EVENTS} was made again, or has other partitions")
+                    assignments = looked
                 for one in (*self._progress.lost(), *standing):
                     self._failed(UnavailableError(f"{one}; the service starts again"))
             await asyncio.sleep(LOOK_EVERY_S)
