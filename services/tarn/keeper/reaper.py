@@ -225,7 +225,7 @@ class Reaper:
                 done.failed[pointer.text] = error.message
         self._purge(own, {pointer.uuid for pointer in pointers if pointer.live}, lists, done)
         for gone in set(self._tables) - set(live):
-            self._tables.pop(gone, None)
+            self._forget(self._tables.pop(gone).full)
         self._measure(live, lists)
         return done
 
@@ -571,6 +571,17 @@ class Reaper:
                 self._live_count -= len(self._live.popitem(last=False)[1])
         self._live.move_to_end(path)
         return known
+
+    def _forget(self, gone: Full) -> None:
+        """Forget what is remembered of a table that has no name any more."""
+        own = f"{LISTS_PREFIX}{gone.uuid}/"
+        for key in [key for key in self._contents_known if key.startswith(own)]:
+            del self._contents_known[key]
+        folder = same_name(gone.root, self._bucket) + "/"
+        for path in [path for path in self._manifests if path.startswith(folder)]:
+            del self._manifests[path]
+        for path in [path for path in self._live if path.startswith(folder)]:
+            self._live_count -= len(self._live.pop(path))
 
     def _names(self, locations: Iterable[str]) -> set[str]:
         return {same_name(location, self._bucket) for location in locations}

@@ -385,6 +385,45 @@ def test_a_dropped_table_stays_and_a_purged_one_goes_after_its_grace() -> None:
     assert lake.missing() == []
 
 
+def test_of_a_table_that_is_gone_nothing_is_remembered() -> None:
+    """Or a lake whose tables come and go would fill its memory."""
+    lake = Clocked()
+    reaper = lake.reaper()
+
+    def work(table: Writer) -> None:
+        for _ in range(2):
+            for _ in range(8):
+                table.append(merge_at=4)
+            table.compact()
+            expire_all_but(table, table.head)
+            settled(lake, reaper)
+        expire_all_but(table, table.append())
+        for _ in range(2):
+            lake.wait(5 * MINUTE_MS)
+            for _ in range(25):  # metadata in the log of the newest one stay
+                table.append(merge_at=4)
+            reaper.run_once()
+
+    def remembered(table: Writer) -> int:
+        lists = (key for key in reaper._contents_known if uuids[table.root] in key)
+        return sum(table.root in path for path in (*reaper._manifests, *reaper._live)) + len([*lists])
+
+    stays, purged, dropped = lake.table("stays"), lake.table("purged"), lake.table("dropped")
+    tables = (stays, purged, dropped)
+    uuids = {table.root: table.meta()["table-uuid"] for table in tables}
+    for table in tables:
+        work(table)
+        assert any(table.root in path for path in reaper._live)
+        assert any(uuids[table.root] in key for key in reaper._contents_known)
+    before = remembered(stays)
+    lake.catalog.names.purge(purged.slot)
+    lake.catalog.tables.drop(dropped.slot)
+    reaper.run_once()
+    assert (remembered(purged), remembered(dropped)) == (0, 0)
+    assert remembered(stays) == before > 0
+    assert reaper._live_count == sum(map(len, reaper._live.values()))
+
+
 def test_what_comes_back_by_a_roll_back_is_not_deleted() -> None:
     lake = Clocked()
     table = lake.table()
