@@ -167,8 +167,8 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     problems: list[str] = []
     if state.format_version < FORMAT_VERSION_MIN:
         problems.append(
-            f"it is of format version {state.format_version}, whose snapshots have no sequence numbers; set the "
-            f"table property format-version to {FORMAT_VERSION_MIN}"
+            f"it is of format version {state.format_version}, whose snapshots have no sequence numbers; set "
+            f"the table property format-version to {FORMAT_VERSION_MIN}"
         )
     by_name = {f.name: f for f in schema.fields}
     arrow: list[pa.Field] = []

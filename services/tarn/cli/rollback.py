@@ -242,7 +242,7 @@ def _require_log(
     """Require that the log holds what would be read again.
 
     A partition that the target's map lacks is read from its first offset, which must still be 0: nothing says
-    where the stream began in it. A stream whose map stays as it is reads nothing again, and its log may be gone.
+    where the stream began in it. A stream whose map stays as it is reads nothing again: its log may be gone.
 
     Args:
         ports: asked for the bounds and identities of the topics.

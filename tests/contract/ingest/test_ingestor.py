@@ -621,7 +621,8 @@ def test_an_upgrade_of_the_format_between_two_commits_stops_nothing():
     topic.send(0, order(0))
 
     def upgrade() -> None:
-        if lake.table().head is not None and lake.table().total("records") and lake.table().format_version < 3:
+        state = lake.table()
+        if state.head is not None and state.total("records") and state.format_version < 3:
             lake.local.catalog.tables.commit(
                 lake.local._slot(ingestor.table),
                 [],

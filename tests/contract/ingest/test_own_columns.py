@@ -186,8 +186,12 @@ def test_a_column_of_a_type_that_pyiceberg_does_not_read_is_left_out_unless_it_i
     lake.work(ingestor, turns=40)
     assert lake.table().total("records") == 2
     assert lake.registry.get("orders").state is State.RUNNING
-    required = parse_spec(WITH_ID.replace("[{name: id", "[{name: v, type: string}, {name: id"), file="orders.yaml")
-    with pytest.raises(InvalidSpecError, match=r"column v is (variant|geometry.*) in the table, string in the"):
+    required = parse_spec(
+        WITH_ID.replace("[{name: id", "[{name: v, type: string}, {name: id"), file="orders.yaml"
+    )
+    with pytest.raises(
+        InvalidSpecError, match=r"column v is (variant|geometry.*) in the table, string in the"
+    ):
         lake.ingestor(required).cycle(lambda: False)
 
 
