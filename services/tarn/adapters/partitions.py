@@ -23,8 +23,9 @@ from tarn.core.errors import InvalidSpecError, TooManyPartitionsError
 
 PARTITIONS_PER_BATCH_MAX = 500
 """Each has a file of its own in the commit of the batch, which holds them all."""
-FOLDER_BYTES_MAX = 200
-"""Bytes of one path level; longer names are cut and get a digest. MinIO allows 255, S3 1,024 in total."""
+FOLDER_BYTES_MAX, FOLDERS_BYTES_MAX = 200, 600
+"""Bytes of one path level, and of all; longer ones are cut and get a digest. MinIO allows 255, S3 1,024."""
+DIGEST_BYTES = 16
 
 
 def survives_manifests(spec: PartitionSpec, schema: Schema) -> bool:
@@ -73,14 +74,15 @@ def folder(values: tuple[Any, ...], layout: WriteSchema) -> str:
     if not values:
         return ""
     levels = layout.spec.partition_to_path(Record(*values), layout.schema).split("/")
-    return "".join(f"{_short(level)}/" for level in levels)
+    most = max(2 * DIGEST_BYTES + 1, min(FOLDER_BYTES_MAX, FOLDERS_BYTES_MAX // len(levels)))
+    return "".join(f"{_short(level, most)}/" for level in levels)
 
 
-def _short(level: str) -> str:
-    if len(level) <= FOLDER_BYTES_MAX:  # quoted, so a character is a byte
+def _short(level: str, most: int) -> str:
+    if len(level) <= most:  # quoted, so a character is a byte
         return level
-    digest = blake2b(level.encode(), digest_size=16).hexdigest()
-    return f"{level[: FOLDER_BYTES_MAX - len(digest) - 1]}~{digest}"
+    digest = blake2b(level.encode(), digest_size=DIGEST_BYTES).hexdigest()
+    return f"{level[: most - len(digest) - 1]}~{digest}"
 
 
 def unfit(rows: pa.Table, layout: WriteSchema) -> dict[int, str]:

@@ -240,6 +240,28 @@ def test_a_partition_field_that_was_voided_holds_nulls_also_if_its_column_is_req
     assert lake.table().total("records") == 18
 
 
+def test_long_values_of_many_partition_fields_make_no_key_that_a_store_refuses() -> None:
+    """S3 takes keys of up to 1,024 bytes, MinIO also names of up to 255 in them."""
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    names = [f"c{n}" for n in range(8)]
+    create(lake, *((name, StringType(), False) for name in names))
+    fields = [
+        {"source-id": n, "field-id": 999 + n, "name": name, "transform": "identity"}
+        for n, name in enumerate(names, 1)
+    ]
+    updates = [
+        {"action": "add-spec", "spec": {"fields": fields}},
+        {"action": "set-default-spec", "spec-id": -1},
+    ]
+    lake.local.commit(TABLE, CommitRequest(requirements=[], updates=updates), key=uuid7())
+    send(topic, *(dict.fromkeys(names, letter * 300) for letter in "ab"))
+    lake.work(lake.ingestor(spec()), turns=20)
+    paths = {entry.data_file.file_path.removeprefix("s3://tarn/") for entry in lake.files()}
+    assert len(paths) == 2
+    assert all(len(path) <= 1_024 and max(map(len, path.split("/"))) <= 255 for path in paths)
+
+
 def test_the_trace_column_is_there_or_switched_off() -> None:
     topic = Topic("orders", 1)
     lake = Lake(topic)
