@@ -202,6 +202,9 @@ class Line:
         (Speed(2.0), 3, 1.0, 6),
         (Speed(600.0), 0, 1.0, 10),
         (Speed(1.0), 10, 0.0, 10),
+        (Speed(1e308), 0, 30.0, 10),
+        (Rate(1e308), 4, 30.0, 10),
+        (HeadStart(1e305, Speed(1.0)), 0, 0.0, 10),
     ],
 )
 def test_how_far_a_pace_is(pace: Any, start: int, elapsed_s: float, target: int) -> None:

@@ -8,6 +8,9 @@ from typing import Protocol
 
 from tarn.core.errors import InvalidSettingError
 
+FAR_MS = 1e15
+"""A time beyond the end of every stream, in milliseconds; a product of numbers from outside may be infinite."""
+
 
 class Timeline(Protocol):
     """What a pace needs to know about a stream."""
@@ -52,7 +55,7 @@ class Rate:
 
     def target(self, stream: Timeline, start: int, elapsed_s: float) -> int:
         """The messages that fit into the time passed."""
-        return min(len(stream), start + int(elapsed_s * self.per_s))
+        return start + int(min(len(stream) - start, elapsed_s * self.per_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class Speed:
         """What happened by the moment in the data that the time passed leads to."""
         if start >= len(stream):
             return len(stream)
-        return stream.index_of(stream.due(start) + int(elapsed_s * self.factor * 1000) + 1)
+        return stream.index_of(stream.due(start) + int(min(FAR_MS, elapsed_s * self.factor * 1000)) + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,5 +99,5 @@ class HeadStart:
         """The end of the head start, or what the pace says from there."""
         if start >= len(stream):
             return len(stream)
-        head = stream.index_of(stream.due(0) + int(self.hours * 3_600_000))
+        head = stream.index_of(stream.due(0) + int(min(FAR_MS, self.hours * 3_600_000)))
         return self.pace.target(stream, max(start, head), elapsed_s)
