@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import hashlib
 import random
 import statistics
@@ -733,3 +734,18 @@ def test_what_is_not_the_answers_fault_is_said_with_what_to_do(error: Exception,
     assert lines[-1].startswith("✗ exercise 1: the answer could not be checked: ")
     assert "\n  Hint: " in lines[-1]
     assert words in lines[-1]
+
+
+def test_a_csv_file_as_a_spreadsheet_writes_it_is_read(tmp_path: Path) -> None:
+    """With a byte order mark, which was part of the first name, and a short line, which stopped the cell."""
+    (cell,) = (one for one in map(source, read("11_capstone.ipynb")["cells"]) if "def from_csv" in one)
+    tree = ast.parse(cell)
+    tree.body = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name != "cafe"]
+    found: dict[str, Any] = {"csv": csv, "Path": Path}
+    exec(compile(tree, "cell", "exec"), found)  # noqa: S102 - the notebook's own
+    file = tmp_path / "own.csv"
+    file.write_bytes(b"\xef\xbb\xbfid,at,price\r\na,2026-03-02T08:00:00Z,2.5\r\nb,\r\n")
+    assert list(found["from_csv"](file)) == [
+        {"id": "a", "at": "2026-03-02T08:00:00Z", "price": 2.5},
+        {"id": "b", "at": None, "price": None},
+    ]
