@@ -9,7 +9,7 @@ from typing import Protocol
 from tarn.core.errors import InvalidSettingError
 
 FAR_MS = 1e15
-"""A time beyond the end of every stream, in milliseconds; a product of numbers from outside may be infinite."""
+"""A time beyond the end of every stream, in milliseconds; products of a user's numbers may be infinite."""
 
 
 class Timeline(Protocol):
