@@ -179,7 +179,7 @@ def test_env_prints_exports_and_json_of_the_same_values(monkeypatch, capsys):
     assert "export TARN_CATALOG_CREDENTIAL=cli-x:also-secret" in lines
     assert run("env", "--json") == 0
     values = json.loads(capsys.readouterr().out)
-    assert len(values) == len(lines) == 22
+    assert len(values) == len(lines) == 23
 
 
 def test_a_setting_that_cannot_be_used_is_named(monkeypatch, capsys):

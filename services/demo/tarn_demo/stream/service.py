@@ -255,8 +255,8 @@ class Service:
         """Ask Kafka for the ends of the topics, every few seconds: health depends on true answers.
 
         Whoever stands still while it answers ends: a reader that hangs is in threads of libraries. So does
-        who is ahead of a log: what comes would pass for what was taken already. And after places were assigned
-        the topic may be another one: windows of the former one must not hold up its own.
+        who is ahead of a log: what comes would pass for what was taken already. And once places were assigned
+        the topic may be another one, whose windows those of the former one must not hold up.
         """
         assignments = 0
         places = [Place(PARTIALS, 0), *(Place(EVENTS, partition) for partition in range(source.partitions))]
