@@ -135,7 +135,11 @@ class OptionalSpec(PartitionSpec):
 def known_schema(metadata: Json) -> Schema:
     """The current schema without columns of types that pyiceberg 0.12 does not read, such as `variant`."""
     found = current_schema(metadata)
-    return Schema.model_validate({**found, "fields": [one for one in found["fields"] if _is_known(one)]})
+    known = [one for one in found["fields"] if _is_known(one)]
+    if len(known) < len(found["fields"]):
+        # An identifier field may be in what is left out; nothing that is written depends on them.
+        found = {**found, "fields": known, "identifier-field-ids": []}
+    return Schema.model_validate(found)
 
 
 def _is_known(column: Json) -> bool:
@@ -167,8 +171,9 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     problems: list[str] = []
     if state.format_version < FORMAT_VERSION_MIN:
         problems.append(
-            f"it is of format version {state.format_version}, whose snapshots have no sequence numbers; set "
-            f"the table property format-version to {FORMAT_VERSION_MIN}"
+            f"it is of format version {state.format_version}, whose snapshots have no sequence numbers; upgrade "
+            f"it to {FORMAT_VERSION_MIN} (Spark: the table property format-version, pyiceberg: "
+            "upgrade_table_version)"
         )
     by_name = {f.name: f for f in schema.fields}
     arrow: list[pa.Field] = []

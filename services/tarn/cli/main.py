@@ -222,7 +222,7 @@ def _require_utf8(arguments: Sequence[str]) -> None:
 
 def _failed(error: Exception, message: str, code: int, *, debug: bool) -> int:
     if debug:
-        traceback.print_exception(error)
+        print(visible("".join(traceback.format_exception(error))), end="", file=sys.stderr)  # noqa: T201
     print(visible(f"tarn: {message}"), file=sys.stderr)  # noqa: T201
     return code
 

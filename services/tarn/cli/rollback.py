@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from tarn.adapters.files import FileIO
 from tarn.cli.ports import Bounds, Clock, Offsets
@@ -38,6 +39,7 @@ from tarn.ingest.batch_commit import (
     streams_named,
     watermark_in,
 )
+from tarn.ingest.committer import TURNS_MAX
 
 TAG_BEFORE = "before-rollback-"
 ATTEMPTS_MAX = 20
@@ -108,8 +110,10 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
         ConflictError: other writers committed first each time.
         OutcomeUnknownError: the catalog did not answer; the rollback may have happened.
     """
+    # Asked for once: the catalog keeps a turn for half a second, and Kafka may take as long.
+    ports = replace(ports, bounds=cache(ports.bounds), identity=cache(ports.identity))
     sent: list[Json] = []
-    turn = None
+    turn, turns = None, 0
     for overtaken in range(ATTEMPTS_MAX):
         state = ports.catalog.load(table)
         done = next((p for p in sent if _is_done(p, state)), None)
@@ -128,7 +132,8 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
                 f"happened; if the table has no tag {plan['tag']}, run the same command again",
                 table=str(table),
             )
-        turn = outcome.turn
+        turns = turns + 1 if outcome.turn is not None else 0
+        turn = outcome.turn if turns <= TURNS_MAX else None
         if turn is None:
             ports.clock.wait(PAUSE_S)
     raise ConflictError(

@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiokafka.errors import KafkaTimeoutError
 
+from tarn.core.errors import UnavailableError
 from tarn_demo.stream import service as service_module
 from tarn_demo.stream.kafka_topics import Source
 from tarn_demo.stream.progress import ASSIGNED_WITHIN_S, SILENT_S_MAX, STANDING_S_MAX, Progress
@@ -93,18 +95,27 @@ def test_the_service_does_not_go_on_without_what_follows_beside_its_steps() -> N
     assert isinstance(reason, ZeroDivisionError)
 
 
-def looks(monkeypatch: pytest.MonkeyPatch, position: int, identities: list[str]) -> tuple[str, int]:
-    """What a service ends with that made its windows by "one", and how often it looked at the ends, at 4."""
+def looks(
+    monkeypatch: pytest.MonkeyPatch, position: int, identities: list[str], *, there: bool = True
+) -> tuple[str, int]:
+    """What a service ends with that made its windows by "one", and how often it looked at the ends, at 4.
+
+    Unless all partitions are `there`, Kafka has no ends of them. An empty identity is none yet.
+    """
     monkeypatch.setattr(service_module, "LOOK_EVERY_S", 0.01)
     asked: list[list[Place]] = []
 
     async def found(_service: Service) -> Source:
-        return Source(partitions=2, identity=identities.pop(0))
+        if not (identity := identities.pop(0)):
+            raise UnavailableError("there is no such topic")
+        return Source(partitions=2, identity=identity)
 
     async def ends(places: list[Place]) -> dict[tuple[str, int], int]:
         asked.append(places)
         if len(asked) > 50:
             raise ZeroDivisionError
+        if not there:
+            raise KafkaTimeoutError
         return {tuple(place): 4 for place in places}
 
     async def run() -> BaseException:
@@ -121,7 +132,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, position: int, identities: list[str])
 
     monkeypatch.setattr(Service, "_found", found)
     reason = asyncio.run(run())
-    assert asked[0] == [PART, Place(EVENTS, 0), EVENT]
+    assert all(places == [PART, Place(EVENTS, 0), EVENT] for places in asked)
     return f"{type(reason).__name__}: {reason}", len(asked)
 
 
@@ -132,11 +143,24 @@ def test_the_service_begins_again_where_a_log_was_made_again(monkeypatch: pytest
     assert looked == 2
 
 
-def test_the_service_begins_again_with_the_topic_that_was_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, _ = looks(monkeypatch, 0, ["other"])
+@pytest.mark.parametrize("there", [True, False])
+def test_the_service_begins_again_with_the_topic_that_was_assigned(
+    monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """It may have fewer partitions, and Kafka then never says where the others end."""
+    said, looked = looks(monkeypatch, 0, ["", "other"], there=there)
     assert said == (
         f"UnavailableError: topic {EVENTS} was made again, or has other partitions; the service starts again"
     )
+    assert looked <= 2
+
+
+def test_a_log_that_was_made_again_is_noticed_while_the_topic_cannot_be_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said, looked = looks(monkeypatch, 9, [""] * 9)
+    assert "offset 9 comes next, and the log ends at 4" in said
+    assert looked == 2
 
 
 def test_a_topic_is_looked_at_once_for_each_assignment(monkeypatch: pytest.MonkeyPatch) -> None:

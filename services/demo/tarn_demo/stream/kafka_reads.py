@@ -40,7 +40,7 @@ def security(login: Login) -> dict[str, Any]:
 class Reader:
     """A client that reads what it is asked for.
 
-    What it has to know of a partition it asks for until Kafka answers, `ANSWER_WAIT_S` at most.
+    What it has to know of a partition it asks for until Kafka answers, for about `ANSWER_WAIT_S`.
 
     Args:
         bootstrap: host:port of a broker, several separated by commas.
@@ -153,7 +153,7 @@ class Reader:
 
 
 async def _answer(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until Kafka answers, `ANSWER_WAIT_S` at most.
+    """Ask until Kafka answers; not again once `ANSWER_WAIT_S` are over.
 
     While a broker starts again, a single connection to it may take all the time that aiokafka has for a
     question: it waits for an address that nobody answers at yet, and all that is asked waits for it.

@@ -262,18 +262,24 @@ class Service:
         places = [Place(PARTIALS, 0), *(Place(EVENTS, partition) for partition in range(source.partitions))]
         while True:
             assert self._tasks is not None
-            with contextlib.suppress(KafkaError, TimeoutError, *NOT_YET):
+            if (looked := self._tasks.assignments) != assignments:
+                # Before the ends: there are none of partitions that another topic lacks.
+                with contextlib.suppress(KafkaError, TimeoutError, *NOT_YET):
+                    if (await self._found()).identity != source.identity:
+                        self._failed(
+                            UnavailableError(
+                                f"topic {EVENTS} was made again, or has other partitions; the service starts "
+                                "again"
+                            )
+                        )
+                    assignments = looked
+            with contextlib.suppress(KafkaError, TimeoutError):
                 positions = self._tasks.positions()
                 found = await asyncio.wait_for(reader.ends(places), SILENT_S_MAX)
                 ends = {Place(*at): end for at, end in found.items()}
                 now_s, assigned = time.monotonic(), self._tasks.assignments > 0
                 self._progress.saw(now_s, positions, ends, assigned=assigned)
                 standing = self._progress.standing(now_s, times=STANDING_TIMES_MAX)
-                if self._tasks.assignments != assignments:
-                    looked = self._tasks.assignments
-                    if (await self._found()).identity != source.identity:
-                        standing.append(f"topic {EVENTS} was made again, or has other partitions")
-                    assignments = looked
                 for one in (*self._progress.lost(), *standing):
                     self._failed(UnavailableError(f"{one}; the service starts again"))
             await asyncio.sleep(LOOK_EVERY_S)

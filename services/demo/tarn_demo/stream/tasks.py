@@ -211,9 +211,11 @@ class Tasks:
 
     async def _load(self, place: Place) -> Step:
         partition = state_partition(*place)
+        # The state first: a log that ends before it has lost messages, however long the answers took.
+        stored = await self._kafka.last(STATE, partition)
         first, end = await self._kafka.bounds(place.topic, place.partition)
         try:
-            state = read_state(await self._kafka.last(STATE, partition), self._identity)
+            state = read_state(stored, self._identity)
             step = self._make(place, state)
         except CorruptStateError as e:
             log.warning("a stored state is passed over", topic=STATE, partition=partition, reason=e.message)

@@ -13,12 +13,17 @@ def rows_of(names: Sequence[str], columns: Sequence[pa.Array | pa.ChunkedArray])
     """The rows; by column, as names may occur twice.
 
     Raises:
-        InvalidError: a value is a time outside the years 1 to 9999, which Python does not have.
+        InvalidError: a value is a time outside the years 1 to 9999, which Python does not have, or a text that
+            is not UTF-8.
     """
     values = []
     for name, column in zip(names, columns, strict=True):
         try:
             values.append(column.to_pylist(maps_as_pydicts="lossy"))
+        except UnicodeDecodeError as error:
+            raise InvalidError(
+                f"column {name!r} has a text that is not UTF-8 ({error}); leave the column out"
+            ) from error
         except (OverflowError, ValueError) as error:
             raise no_such_time(f"column {name!r}", error) from error
     return list(zip(*values, strict=True))

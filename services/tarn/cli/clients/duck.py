@@ -202,9 +202,9 @@ def _show(connection: duckdb.DuckDBPyConnection, path: tuple[str, ...], stream: 
     Raises:
         InvalidError: DuckDB would take two columns for one.
     """
-    seen: dict[str, str] = {}
+    seen: dict[bytes, str] = {}
     for name in stream.aliases:
-        if (other := seen.setdefault(name.lower(), name)) != name:
+        if (other := seen.setdefault(name.encode().lower(), name)) != name:
             raise InvalidError(
                 f"{'.'.join(path)} has the columns {other!r} and {name!r}, which are one to DuckDB; read "
                 "the table with pyiceberg (docs/clients.md), or rename a column"
