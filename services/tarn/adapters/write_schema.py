@@ -171,8 +171,8 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
     problems: list[str] = []
     if state.format_version < FORMAT_VERSION_MIN:
         problems.append(
-            f"it is of format version {state.format_version}, whose snapshots have no sequence numbers; upgrade "
-            f"it to {FORMAT_VERSION_MIN} (Spark: the table property format-version, pyiceberg: "
+            f"it is of format version {state.format_version}, whose snapshots have no sequence numbers; "
+            f"upgrade it to {FORMAT_VERSION_MIN} (Spark: the table property format-version, pyiceberg: "
             "upgrade_table_version)"
         )
     by_name = {f.name: f for f in schema.fields}

@@ -35,7 +35,7 @@ PROPERTY = "tarn.gateway.producers"
 FORMAT = 3
 """Format 1 does not say which rows were rejected, and 2 not which offset row 0 has: it is 0."""
 FORMAT_FROM_0 = 2
-"""Written while it says all, so that the release before can write to the table too."""
+"""Written until a producer is forgotten, so that the release before can write to the table too."""
 NUMBER_MAX = 2**31 - 1
 """Numbers are partitions in the trace column, which are 32-bit integers."""
 WINDOW_DAYS = 7
@@ -180,9 +180,16 @@ class ProducerBook:
         object.__setattr__(self, "producers", MappingProxyType(dict(self.producers)))
         object.__setattr__(self, "last_commits", MappingProxyType(dict(self.last_commits)))
 
-    def to_json(self) -> str:
-        """Compact JSON, as stored in the table's property."""
-        version = FORMAT if any(p.first for p in self.producers.values()) else FORMAT_FROM_0
+    def to_json(self, ends: Iterable[int] = ()) -> str:
+        """Compact JSON, as stored in the table's property.
+
+        Args:
+            ends: the numbers in the offset map of the same version of the table. The release before drops
+                those of producers that are forgotten: it must not write where there are any.
+        """
+        known_numbers = {p.number for p in self.producers.values()}
+        plain = not any(p.first for p in self.producers.values()) and known_numbers.issuperset(ends)
+        version = FORMAT_FROM_0 if plain else FORMAT
         known = {name: p.to_list(version) for name, p in self.producers.items()}
         used = [self.used.day, self.used.rows, self.used.bytes]
         value = {"v": version, "next": self.next_number, "producers": known, "used": used}

@@ -233,13 +233,15 @@ class App:
 
         def ended(came: bool) -> None:
             try:
-                said = receipt_answer(self._outcome(inbox, write, held, answer, came=came), pressure="")
-            except Exception as e:  # noqa: BLE001 - answered, and logged there
-                said = _fault(e, method, path)
+                try:
+                    said = receipt_answer(self._outcome(inbox, write, held, answer, came=came), pressure="")
+                except Exception as e:  # noqa: BLE001 - answered, and logged there
+                    said = _fault(e, method, path)
+                kept = self._memory.keep(len(said.body), who=client_id)
             finally:
                 held.end()
             self._log(method, path, said, started)
-            answered(said, self._memory.keep(len(said.body), who=client_id).end)
+            answered(said, kept.end)
 
         self._bell().call(answer, self._limits.answer_s_max, ended)
         return lambda: answered(error_answer(OutcomeUnknownError(STOPPED)))
@@ -307,8 +309,8 @@ class App:
             share.resize(write.bytes)  # rows of an Arrow stream have its schema each
             del body, values
             receipt = await self._receipt(inbox, write, share)
-        answer = receipt_answer(receipt, pressure=pressure.reason)
-        request.kept.append(self._memory.keep(len(answer.body), who=client_id))
+            answer = receipt_answer(receipt, pressure=pressure.reason)
+            request.kept.append(self._memory.keep(len(answer.body), who=client_id))
         return answer
 
     def _wanted(

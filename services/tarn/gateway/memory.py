@@ -121,7 +121,9 @@ class _Wanted:
 
 
 class Memory:
-    """Bytes held at one time. Who holds least is next; one principal never has more than two thirds.
+    """Bytes held at one time. Who holds least is next; one principal never gets more than two thirds.
+
+    What its answers take beyond that counts for itself alone: it gets no room, and others have their third.
 
     Args:
         bytes_max: the total number of bytes.
@@ -135,7 +137,7 @@ class Memory:
         self.bytes_max = bytes_max
         self.late = 0
         self._wait_s_max = wait_s_max
-        self._held = 0
+        self._held = self._counted = 0
         self._by: Counter[str] = Counter()
         self._waiting: list[_Wanted] = []
         self._holding: set[Held] = set()
@@ -184,7 +186,7 @@ class Memory:
         """A share at once, until its `end`; None if there is no room for it, or others wait for some."""
         if (
             self._waiting
-            or self._held + size_bytes > self.bytes_max
+            or self._counted + size_bytes > self.bytes_max
             or self._by[who] + size_bytes > self._share_max
         ):
             return None
@@ -197,8 +199,10 @@ class Memory:
 
     def count(self, who: str, size_bytes: int) -> None:
         """Count bytes that are held, or negative ones for those that are not any more."""
+        before = min(self._by[who], self._share_max)
         self._held += size_bytes
         self._by[who] += size_bytes
+        self._counted += min(self._by[who], self._share_max) - before
         if not self._by[who]:
             del self._by[who]
         if size_bytes < 0:
@@ -215,7 +219,7 @@ class Memory:
             if not fitting:
                 return
             one = min(fitting, key=lambda each: self._by[each.who])
-            if self._held + one.size_bytes > self.bytes_max:
+            if self._counted + one.size_bytes > self.bytes_max:
                 return  # it is next: smaller ones of others do not go before it for ever
             self._waiting.remove(one)
             self.count(one.who, one.size_bytes)

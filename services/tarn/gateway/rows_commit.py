@@ -110,7 +110,8 @@ class RowsCommit:
             self.files, commit_id=self.commit_id, stream=STREAM, offsets=found.offsets, pending=()
         )
         book = found.book.with_commit(self.gateway, self.commit_id)
-        return replace(_with_keys(append, entry), properties={**append.properties, PROPERTY: book.to_json()})
+        stated = {**append.properties, PROPERTY: book.to_json(found.offsets.next)}
+        return replace(_with_keys(append, entry), properties=stated)
 
     def is_last_in(self, state: TableState) -> bool:
         """Whether this is the gateway's last commit in the table, even if its snapshot is expired.

@@ -59,6 +59,30 @@ def test_who_holds_least_is_next_and_nobody_has_more_than_two_thirds() -> None:
     assert sorted(order) == ["a"] * 4 + ["b"] * 2 + ["c"] * 2
 
 
+def test_answers_that_one_principal_does_not_read_keep_out_nobody_else() -> None:
+    async def play() -> None:
+        memory = Memory(9, wait_s_max=5)
+        answers = [memory.keep(5, who="a") for _ in range(4)]
+        assert memory.held == 20
+        assert memory.grab(1, who="a") is None, "it has more than its share"
+        grabbed = memory.grab(1, who="b")
+        assert grabbed is not None
+        async with memory.hold(2, who="b"):
+            assert memory.grab(1, who="c") is None, "two thirds are of a, one of b"
+        grabbed.end()
+        for answer in answers[:3]:
+            answer.end()
+        assert (memory.held, memory.grab(2, who="a")) == (5, None)
+        async with memory.hold(4, who="c"):
+            assert memory.held == 9
+        answers[3].end()
+        assert memory.held == 0
+        async with memory.hold(6, who="a"), memory.hold(3, who="b"):
+            assert memory.held == 9, "all of it is free again"
+
+    asyncio.run(play())
+
+
 def test_who_waits_too_long_hears_who_holds_it_and_leaves_nothing_behind() -> None:
     async def play() -> None:
         memory = Memory(9, wait_s_max=0.05)

@@ -203,7 +203,7 @@ def test_a_table_of_format_version_1_is_refused_and_taken_once_it_is_upgraded(ow
     create(lake, ("id", LongType(), False), version=1)
     ingestor = lake.ingestor(spec() if own else parse_spec(WITH_ID, file="orders.yaml"))
     send(topic, {"id": 1})
-    with pytest.raises(InvalidSpecError, match=r"it is of format version 1.* format-version to 2"):
+    with pytest.raises(InvalidSpecError, match=r"it is of format version 1.* upgrade it to 2"):
         ingestor.cycle(lambda: False)
     assert lake.table().head is None
     updates = [{"action": "upgrade-format-version", "format-version": 2}]

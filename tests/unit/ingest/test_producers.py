@@ -184,6 +184,9 @@ def test_a_book_is_readable_for_the_release_before_while_each_producer_begins_at
         '{"v":3,"next":4,"producers":{"a":[0,20],"b":[1,20,0,4,0,1],"c":[2,20,0,0,0,2],"d":[3,20,9,0]},'
         '"used":[0,0,0]}'
     )
+    assert '"v":2' in plain.to_json([0, 1, 2])
+    assert '"v":3' in plain.to_json([0, 1, 2, 3]), "the release before would drop the offset of number 3"
+    assert ProducerBook.from_json(plain.to_json([3])) == plain
     for book in (plain, behind):
         assert ProducerBook.from_json(book.to_json()) == book
 

@@ -13,8 +13,8 @@ def rows_of(names: Sequence[str], columns: Sequence[pa.Array | pa.ChunkedArray])
     """The rows; by column, as names may occur twice.
 
     Raises:
-        InvalidError: a value is a time outside the years 1 to 9999, which Python does not have, or a text that
-            is not UTF-8.
+        InvalidError: a value is a time outside the years 1 to 9999, which Python does not have, or a text
+            that is not UTF-8.
     """
     values = []
     for name, column in zip(names, columns, strict=True):
