@@ -21,11 +21,12 @@ from pyiceberg.types import (
 )
 from structlog.testing import capture_logs
 
+from tarn.adapters.write_schema import known_schema
 from tarn.core.column_types import parse_type, type_of
 from tarn.core.errors import InvalidSpecError
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_catalog import TableName
-from tarn.core.table_state import CommitRequest
+from tarn.core.table_state import CommitRequest, current_schema
 from tarn.ingest.status import State
 from tarn.ingest.wiring import uuid7
 from tarn.testing.memory_topic import Topic
@@ -193,6 +194,21 @@ def test_a_column_of_a_type_that_pyiceberg_does_not_read_is_left_out_unless_it_i
         InvalidSpecError, match=r"column v is (variant|geometry.*) in the table, string in the"
     ):
         lake.ingestor(required).cycle(lambda: False)
+
+
+def test_an_identifier_beside_a_type_that_pyiceberg_does_not_read_stops_nothing() -> None:
+    """Its column is left out with what it is in, and so is no field of the schema that is left."""
+    lake = Lake(Topic("orders", 1))
+    create(lake, ("id", LongType(), False), version=3)
+    inner = [
+        {"id": 10, "name": "key", "type": "long", "required": True},
+        {"id": 11, "name": "v", "type": "variant", "required": False},
+    ]
+    column = {"id": 9, "name": "s", "type": {"type": "struct", "fields": inner}, "required": True}
+    metadata = lake.table().metadata
+    schema = {**current_schema(metadata), "identifier-field-ids": [10]}
+    schema["fields"] = [*schema["fields"], column]
+    assert [f.name for f in known_schema({**metadata, "schemas": [schema]}).fields] == ["id"]
 
 
 @pytest.mark.parametrize("own", [True, False])

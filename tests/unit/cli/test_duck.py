@@ -128,6 +128,8 @@ def test_columns_whose_names_differ_by_case_alone_are_not_taken_for_each_other()
     odd = MemoryTables(**{"o.dd": MemoryTable(pa.table({"id": [1], "n": [2], "ID": [3]}))})
     said = refused('SELECT "ID" FROM o.dd', odd)
     assert said.startswith("o.dd has the columns 'id' and 'ID', which are one to DuckDB")
+    two = MemoryTables(**{"o.dd": MemoryTable(pa.table({"é": [1], "É": [2]}))})
+    assert rows('SELECT "É", "é" FROM o.dd', two) == ((2, 1),), "of letters beyond ASCII it knows the case"
 
 
 def test_tables_are_joined_also_with_themselves_and_in_deeper_namespaces():

@@ -278,6 +278,15 @@ def test_a_map_of_spark_is_an_object_as_in_trino(monkeypatch):
     assert spark_answering(monkeypatch, table).query("SELECT 1").rows == (({"a": 1},),)
 
 
+def test_a_text_that_is_not_utf8_is_named_as_that(monkeypatch):
+    ends = pa.array([0, 1], pa.int32()).buffers()[1]
+    text = pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(b"\xe9")])
+    with pytest.raises(
+        InvalidError, match=r"column 't' has a text that is not UTF-8 .*; leave the column out"
+    ):
+        spark_answering(monkeypatch, pa.table({"t": text})).query("SELECT 1")
+
+
 def test_a_time_that_python_does_not_have_is_named_by_each_engine(monkeypatch):
     """Iceberg's calendar is longer than Python's."""
     far = pa.table({"n": [1], "at": pa.array([3_000_000], pa.date32())})

@@ -157,6 +157,14 @@ def test_an_engine_that_is_away_exits_3_without_a_stack_trace_and_with_one_on_de
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_stack_trace_writes_no_control_characters_of_others_to_the_terminal(engine, capsys):
+    engine(UnavailableError("no answer: \x1b[2J"))
+    assert run("--debug", "sql", "SELECT 1") == 3
+    error = capsys.readouterr().err
+    assert "UnavailableError: no answer: \\x1b[2J\n" in error
+    assert "\x1b" not in error
+
+
 def test_a_statement_the_engine_refuses_exits_2(engine, capsys):
     engine(InvalidError("Trino does not accept the statement: line 1:1"))
     assert run("sql", "SELEKT") == 2

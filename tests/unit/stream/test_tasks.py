@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tarn.core.errors import OffsetGapError, UnavailableError
-from tarn_demo.stream.steps import Outgoing, read_state
+from tarn_demo.stream.steps import Outgoing, read_state, state_message
 from tarn_demo.stream.tasks import PENDING_MAX, SEEK_WAIT_S, SEEKS_MAX, Place, Tasks
 from tarn_demo.stream.topics import EVENTS, PARTIALS, STATE, state_partition
 
@@ -306,6 +306,39 @@ def test_without_a_state_that_can_be_used_it_begins_where_the_log_does(stored: A
         assert tasks.positions() == {PLACE: 2}
         await play(tasks, kafka, 2, 4)
         assert kafka.sums() == [3, 7]
+
+    asyncio.run(run())
+
+
+def test_a_state_that_another_process_stores_meanwhile_is_not_ahead_of_the_log() -> None:
+    """It may take a minute until Kafka has answered, and the partition be another process's."""
+
+    class Moving(Kafka):
+        def store(self, offset: int) -> None:
+            message = state_message(IDENTITY, Sum({"next": offset, "total": offset}))
+            self.sent.append((STATE, state_partition(*PLACE), message))
+
+        def go_on(self) -> None:
+            if len(self.values) == 3:
+                self.values += [1, 1]
+                self.store(5)
+
+        async def last(self, topic: str, partition: int) -> bytes | None:
+            found = await super().last(topic, partition)
+            self.go_on()
+            return found
+
+        async def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+            found = await super().bounds(topic, partition)
+            self.go_on()
+            return found
+
+    async def run() -> None:
+        kafka = Moving([1, 1, 1])
+        kafka.store(3)
+        tasks = tasks_of(kafka)
+        await tasks.assigned([PLACE])
+        assert tasks.positions() == {PLACE: 3}
 
     asyncio.run(run())
 
