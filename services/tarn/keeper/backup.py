@@ -97,6 +97,9 @@ def backup(
         streams: list[dict[str, Any]] = []
         letters: list[LetterFacts] = []
         tables = 0
+        copy.at = "declared ingestors"
+        # Before the positions of readers: whoever may write a table must not use up their room.
+        copy.below(SPECS_PREFIX)
         for number, pointer in enumerate(register.live, start=1):
             copy.at = f"table {number} of {len(register.live)}, {pointer.text}"
             if pointer.kind == VIEW:
@@ -118,8 +121,6 @@ def backup(
             letters.append(letter_facts(found))
         copy.at = "dead letters"
         copy.objects(letters_needed(letters), places)
-        copy.at = "declared ingestors"
-        copy.below(SPECS_PREFIX)
         findings += copy.left_out
         copy.at = "catalog"
         for key in keys_to_copy(list(register.objects)):
@@ -172,7 +173,7 @@ class _Copy:
             return self._store.open(key) if key is not None else None
 
         # Bounds the number of objects, of up to one part each, held in memory at once.
-        fresh = (location for location in wanted if self._first(location))
+        fresh = (location for location in wanted if self._first(places.key(location) or location))
         for location, opened in in_order(self._pool, fresh, read, ahead=2 * READERS):
             key = places.key(location)
             if opened is None or key is None:
@@ -182,9 +183,9 @@ class _Copy:
             self.writer.add(key, opened.size_bytes, parts)
             self._progress()
 
-    def _first(self, location: str) -> bool:
-        """Whether the location is new: two tables may list one dead-letter file. 60 bytes per object."""
-        digest = blake2b(location.encode(), digest_size=12).digest()
+    def _first(self, name: str) -> bool:
+        """Whether the key is new: two tables may list one dead-letter file. 60 bytes per object."""
+        digest = blake2b(name.encode(), digest_size=12).digest()
         if digest in self._seen:
             return False
         self._seen.add(digest)
@@ -195,24 +196,30 @@ class _Copy:
         if root:
             self.below(f"{root.rstrip('/')}/{FOLDER}/", is_reader_key)
 
-    def below(self, prefix: str, wanted: Callable[[str], bool] = lambda _: True) -> None:
-        """Copy the objects below a prefix that a restore, which holds them in memory, has room for.
+    def below(self, prefix: str, held: Callable[[str], bool] = lambda _: True) -> None:
+        """Copy the objects below a prefix that are small, as each of Tarn's own is.
 
-        Each of Tarn's own is small. Whoever may write a table can put others there.
+        Whoever may write a table can put others there.
+
+        Args:
+            prefix: key prefix.
+            held: whether a restore holds the object of this key in memory, for which its room is limited; it
+                writes all others as files.
         """
         for entry in self._store.list(prefix):
-            if not wanted(entry.key):
+            if not self._first(entry.key):
                 continue
-            most = min(PART_BYTES, self._room)
+            most = min(PART_BYTES, self._room) if held(entry.key) else PART_BYTES
             if entry.size_bytes > most:
-                what = f"it has {entry.size_bytes} bytes, a restore takes {most}: it is not in the backup"
+                what = f"it has {entry.size_bytes} bytes, there is room for {most}: it is not in the backup"
                 self.left_out.append(
                     Finding(kind=Kind.UNREADABLE, where=entry.key, what=what, fix="find out who wrote it")
                 )
                 continue
             stored = self._store.get(entry.key)
             if stored is not None:
-                self._room -= len(stored.data)
+                if held(entry.key):
+                    self._room -= len(stored.data)
                 self.data(entry.key, stored.data)
 
     def data(self, key: str, data: bytes) -> None:

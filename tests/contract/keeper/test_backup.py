@@ -133,6 +133,41 @@ def test_positions_of_readers_come_back_and_are_no_leftovers(world: World):
     assert (check(fresh).findings, check(fresh).orphans) == ([], 0)
 
 
+@pytest.mark.parametrize("folder", ["", "/team/data", "/team/metadata", "/data"])
+def test_positions_of_readers_come_back_wherever_the_table_lies(world: World, folder: str):
+    """A location may be asked for: the warehouse itself, or a folder with the name of one of a table."""
+    wanted = replace(plain("x"), location=f"s3://{BUCKET}/warehouse{folder}")
+    world.catalog.tables.create(TableIdentifier.of(("bronze",), "asked"), wanted)
+    root = world.metadata("bronze.asked")[0].rpartition("/metadata/")[0]
+    assert root.startswith(f"warehouse{folder}/")
+    world.store.put(f"{root}/readers/alerts.json", b'{"v": 1}')
+    data, done = take(world.bulk)
+    assert done.whole
+    fresh = MemoryStore()
+    put(data, fresh)
+    assert contents(fresh, f"{root}/readers/") == {f"{root}/readers/alerts.json": b'{"v": 1}'}
+
+
+def test_a_file_of_a_table_that_lies_among_positions_is_in_the_backup_once_and_is_no_finding(world: World):
+    """`write.data.path` may name any folder of the table."""
+    asked = TableIdentifier.of(("bronze",), "asked")
+    world.catalog.tables.create(asked, plain("x"))
+    root = world.metadata("bronze.asked")[0].rpartition("/metadata/")[0]
+    path = f"{root}/readers/large.stats"
+    world.store.put(path, bytes(PART_BYTES + 1))
+    statistics = {
+        **{"snapshot-id": 1, "statistics-path": f"s3://{BUCKET}/{path}", "blob-metadata": []},
+        **{"file-size-in-bytes": PART_BYTES + 1, "file-footer-size-in-bytes": 1},
+    }
+    world.catalog.tables.commit(
+        asked, [], [{"action": "set-statistics", "snapshot-id": 1, "statistics": statistics}]
+    )
+    data, done = take(world.bulk)
+    assert done.whole, done.findings
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert [name for name in tar.getnames() if "/readers/" in name] == [f"objects/{path}"]
+
+
 def test_what_lies_among_positions_and_is_too_much_for_a_restore_is_left_out_and_named(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
@@ -146,14 +181,37 @@ def test_what_lies_among_positions_and_is_too_much_for_a_restore_is_left_out_and
         monkeypatch.setattr(module, "CATALOG_BYTES_MAX", held + 5_000)
     for number in range(3):
         world.store.put(f"{folder}/many-{number}.json", bytes(2_000))
+    world.store.put(f"{folder}/a-small.bin", bytes(6_000))
     data, done = take(world.bulk)
-    assert [found.where.rpartition("/")[2] for found in done.findings] == ["large.json", "many-2.json"]
+    assert [found.where.rpartition("/")[2] for found in done.findings] == [
+        *("large.json", "many-2.json", "other.bin")
+    ]
     assert "not in the backup" in done.findings[0].what
     fresh = MemoryStore()
     put(data, fresh)
     assert sorted(key.rpartition("/")[2] for key in contents(fresh) if "/readers/" in key) == [
-        *("alerts.json", "many-0.json", "many-1.json")
+        *("a-small.bin", "alerts.json", "many-0.json", "many-1.json")
     ]
+
+
+def test_positions_do_not_use_up_the_room_of_declared_ingestors(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Whoever may write one table can fill the folder of its readers."""
+    folder = f"{world.metadata()[0].rpartition('/metadata/')[0]}/readers"
+    declared = {f"specs/v1/ingestors/{name}.json": bytes(1_000) for name in ("orders", "payments")}
+    for key, value in declared.items():
+        world.store.put(key, value)
+    for number in range(6):
+        world.store.put(f"{folder}/many-{number}.json", bytes(1_000))
+    held = sum(map(len, contents(world.store, "catalog/v1/").values()))
+    for module in (backup_module, restore_module):
+        monkeypatch.setattr(module, "CATALOG_BYTES_MAX", held + 5_000)
+    data, done = take(world.bulk)
+    assert [found.where for found in done.findings] == [f"{folder}/many-{n}.json" for n in (3, 4, 5)]
+    fresh = MemoryStore()
+    put(data, fresh)
+    assert contents(fresh, "specs/") == declared
 
 
 def test_declared_ingestors_come_back_and_their_status_does_not(world: World):
