@@ -263,7 +263,7 @@ class Reaper:
         return found
 
     def _read(self, listed: Candidates) -> Candidates | None:
-        stored = self._store.get(listed.key)
+        stored = _whole(self._store, listed.key)
         return None if stored is None else read_candidates(listed.key, stored.data, listed.modified_ms)
 
     def _read_pointers(self) -> list[PointerValue]:
@@ -430,7 +430,8 @@ class Reaper:
         # Neighbours share nearly everything, so a sample is enough if they are too many. Nothing reachable
         # depends on it.
         of_waiting = [self._listed(path, needed=False) for path in sampled(still, WAITING_MAX)]
-        dead = dead_manifests((self._listed(path, needed=False) for path in gone), [*of_kept, *of_waiting])
+        of_gone = (self._listed(path, needed=False, waiting=False) for path in gone)
+        dead = dead_manifests(of_gone, [*of_kept, *of_waiting])
         files = self._dead_files(dead, of_kept, of_waiting)
         statistics = self._names(due.statistics) - self._names([*full.statistics, *waiting.statistics])
         done.data += self._delete(files, full, guard)
@@ -474,11 +475,18 @@ class Reaper:
                 known = self._contents_known[one.key] = read.removed
             yield known
 
-    def _listed(self, path: str, *, needed: bool) -> tuple[ListedManifest, ...]:
+    def _listed(self, path: str, *, needed: bool, waiting: bool = True) -> tuple[ListedManifest, ...]:
         """The manifests of a manifest list; empty if the list is gone and not needed.
 
+        Args:
+            path: location of the list.
+            needed: whether it is that of a kept snapshot.
+            waiting: whether it is that of a snapshot whose grace period has not passed, if it is not needed:
+                what it shares with one that is due must stay.
+
         Raises:
-            CorruptStateError: the list of a kept snapshot is unreadable: nothing of the table is deleted.
+            CorruptStateError: the list of a kept snapshot is unreadable, or that of a waiting one too long:
+                nothing of the table is deleted.
         """
         known = self._manifests.get(path)
         if known is None:
@@ -490,7 +498,7 @@ class Reaper:
                     return ()
                 known = tuple(self._same(*found) for found in self._reader.list_sequences(data))
             except TarnError as error:
-                if needed or not isinstance(error, CorruptStateError):
+                if needed or waiting or not isinstance(error, CorruptStateError):
                     raise
                 log.warning("removed manifest list cannot be read", path=path, reason=error.message)
                 return ()
@@ -744,7 +752,7 @@ class _Guard:
 
 
 def _whole(store: ReapedStore, key: str) -> Stored | None:
-    """Read an object that the metadata of a table name; whoever may write the table chooses it.
+    """Read an object of one table, of which who may write the table chooses the name or the size.
 
     Raises:
         CorruptStateError: it is too long to be read.

@@ -569,12 +569,48 @@ def test_a_list_of_the_reaper_that_it_cannot_read_keeps_its_own_table_alone() ->
     assert set(Measured(lake.store).sizes()) == {"ns.t", "ns.u"}
 
 
+def test_a_list_of_the_reaper_that_is_too_long_to_be_read_keeps_its_own_table_alone() -> None:
+    lake, _ = about_to_delete()
+    other = lake.table("u", **{"tarn.history": "2"})
+    for _ in range(30):
+        other.append()
+    lake.wait(30 * MINUTE_MS)
+    (listed, *_) = lake.store.list(LISTS_PREFIX)
+    done = lake.reaper(Long(lake.store, listed.key)).run_once()
+    assert list(done.failed) == ["ns.t"], done
+    assert "200000000 bytes" in done.failed["ns.t"], done
+
+
 def test_a_removed_manifest_list_that_is_too_long_to_be_read_holds_nothing_up() -> None:
     lake, table = about_to_delete()
     kept = {s["manifest-list"] for s in table.meta()["snapshots"]}
     names = [e.key.rpartition("/")[2] for e in lake.store.list("warehouse/") if "/snap-" in e.key]
     gone = next(name for name in names if not any(path.endswith(name) for path in kept))
     done = lake.reaper(Long(lake.store, gone)).run_once()
+    assert done.failed == {}
+    assert done.manifest_lists > 0, done
+    assert lake.missing() == []
+
+
+def test_a_waiting_manifest_list_that_is_too_long_to_be_read_keeps_what_it_shares_for_its_grace() -> None:
+    """Who reads that snapshot still needs the files that it shares with those that are due."""
+    lake = Clocked()
+    table = lake.table()
+    first = table.append(2)
+    second = table.append()
+    waiting = next(s["manifest-list"] for s in table.meta()["snapshots"] if s["snapshot-id"] == second)
+    shared = [path.removeprefix("s3://tarn/") for path in table.live()]
+    table.delete(*table.live())
+    table.expire(first)
+    lake.wait(GRACES.files_ms)
+    table.expire(second)
+    lake.wait(GRACES.metadata_ms)
+    reaper = lake.reaper(Long(lake.store, waiting.rpartition("/")[2]))
+    done = reaper.run_once()
+    assert [path for path in shared if lake.store.get(path) is None] == []
+    assert "200000000 bytes" in done.failed["ns.t"], done
+    lake.wait(GRACES.files_ms)
+    done = reaper.run_once()
     assert done.failed == {}
     assert done.manifest_lists > 0, done
     assert lake.missing() == []
