@@ -12,7 +12,15 @@ from obstore import exceptions as vendor
 
 from tarn.adapters.store import STRANGE_KEY, S3Store, _first_line, _status
 from tarn.adapters.store_listing import list_keys
-from tarn.core.object_store import PART_BYTES, Listed, ObjectBody, ObjectStore, Stored, StoreUnavailableError
+from tarn.core.object_store import (
+    GET_BYTES_MAX,
+    PART_BYTES,
+    Listed,
+    ObjectBody,
+    ObjectStore,
+    Stored,
+    StoreUnavailableError,
+)
 
 REQUEST_TIMEOUT_MS = 60_000
 LIST_CHUNK = 1_000
@@ -31,6 +39,7 @@ class S3Bulk(S3Store):
         access_key_id: str,
         secret_access_key: str,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        get_bytes_max: int = GET_BYTES_MAX,
     ) -> None:
         super().__init__(
             bucket=bucket,
@@ -39,6 +48,7 @@ class S3Bulk(S3Store):
             access_key_id=access_key_id,
             secret_access_key=secret_access_key,
             request_timeout_ms=request_timeout_ms,
+            get_bytes_max=get_bytes_max,
         )
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:

@@ -84,7 +84,18 @@ def _check_count(keys: Sequence[str]) -> None:
 
 
 class S3Store:
-    """An `ObjectStore` over a bucket of an S3-compatible store, using obstore with its retries off."""
+    """An `ObjectStore` over a bucket of an S3-compatible store, using obstore with its retries off.
+
+    Args:
+        bucket: name of the bucket.
+        endpoint: address of the store.
+        region: region of the bucket.
+        access_key_id: id of the access key.
+        secret_access_key: secret of the access key.
+        request_timeout_ms: time limit of one request, in milliseconds.
+        get_bytes_max: longest object that `get` reads; reading one takes twice its size in memory.
+        sleep: waits between attempts, in seconds.
+    """
 
     def __init__(
         self,
@@ -95,11 +106,13 @@ class S3Store:
         access_key_id: str,
         secret_access_key: str,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        get_bytes_max: int = GET_BYTES_MAX,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.endpoint = endpoint
         self.bucket = bucket
         self._sleep = sleep
+        self._get_bytes_max = get_bytes_max
         self._settings: dict[str, Any] = {
             "endpoint": endpoint,
             "region": region,
@@ -136,11 +149,11 @@ class S3Store:
             try:
                 result = obstore.get(self._store, key, options=options)
                 meta = result.meta
-                if meta["size"] > GET_BYTES_MAX:
+                if meta["size"] > self._get_bytes_max:
                     # Who may write a table may name any object as a manifest list.
                     raise StoreTooLargeError(
-                        f"{key} has {meta['size']} bytes, more than the {GET_BYTES_MAX >> 20} MiB that are "
-                        "read whole; find out who names it",
+                        f"{key} has {meta['size']} bytes, more than the {self._get_bytes_max >> 20} MiB that "
+                        "are read whole; find out who names it",
                         key=key,
                     )
                 return Stored(

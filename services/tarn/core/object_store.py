@@ -22,7 +22,7 @@ PART_BYTES = 4 * 1024 * 1024
 DELETED_AT_ONCE_MAX = 1_000
 """Keys in one request to delete; S3's limit."""
 GET_BYTES_MAX = 128 * 1024 * 1024
-"""Longest object that `ObjectStore.get` reads."""
+"""Longest object that `ObjectStore.get` reads, unless a process with little memory has a lower limit."""
 
 
 class StoreRefusedError(ConflictError):
@@ -46,7 +46,7 @@ class StoreUnavailableError(UnavailableError):
 
 
 class StoreTooLargeError(StoreUnavailableError):
-    """An object is longer than `GET_BYTES_MAX`: it is not read whole."""
+    """An object is longer than what `ObjectStore.get` reads: `GET_BYTES_MAX`, or a lower limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from tarn.adapters.logging import configure
 from tarn.adapters.service_settings import StoreSettings
 from tarn.core.errors import ForbiddenError, TarnError
 from tarn.core.exit_codes import OK, exit_code
-from tarn.core.object_store import Listed, ReapedStore, Stored
+from tarn.core.object_store import GET_BYTES_MAX, Listed, ReapedStore, Stored
 from tarn.keeper.reaper import RETIRED_MAX, Graces, Pass, Reaper
 
 TRIED_PATH = Path("/tmp/reaper-tried")  # noqa: S108 - the container's own tmpfs; read by the health check
@@ -33,6 +33,10 @@ ALIVE_PATH = Path("/tmp/reaper-alive")  # noqa: S108
 ALIVE_EVERY_S = 1.0
 WAIT_S_MAX = 60.0
 TELL_EVERY_S = 300.0
+CGROUP = Path("/sys/fs/cgroup")
+OWN_BYTES = 128 * 1024 * 1024
+"""Memory that the process has beside the object that it reads."""
+READ_BYTES_MIN = 8 * 1024 * 1024
 
 log = structlog.get_logger()
 
@@ -134,13 +138,33 @@ def run(reaper: Reaper, *, every_s: float, stop: threading.Event) -> None:
         stop.wait(wait_s)
 
 
+def read_bytes_max(cgroup: Path = CGROUP) -> int:
+    """Longest object that is read whole, by the memory limit of this process: reading takes twice its size.
+
+    A longer one is damage of its table alone. One that the memory is too small for would end the process
+    again and again, so that nothing of any table is deleted.
+
+    Args:
+        cgroup: folder of the control groups, version 2 or 1.
+    """
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            limit = (cgroup / name).read_text().strip()
+        except OSError:
+            continue
+        if not limit.isdecimal():  # "max"
+            return GET_BYTES_MAX
+        return min(GET_BYTES_MAX, max(READ_BYTES_MIN, (int(limit) - OWN_BYTES) // 2))
+    return GET_BYTES_MAX
+
+
 def made(settings: Settings) -> Reaper:
     """The reaper of the store in the settings.
 
     Raises:
         InvalidSettingError: a secret file cannot be read.
     """
-    store = S3Bulk(**settings.store_access())
+    store = S3Bulk(**settings.store_access(), get_bytes_max=read_bytes_max())
     graces = Graces(
         metadata_ms=settings.reaper_metadata_grace_s * 1_000, files_ms=settings.reaper_grace_s * 1_000
     )

@@ -138,6 +138,24 @@ def test_an_object_that_is_too_long_is_not_read_whole(store: S3Store, server: An
     assert found.data == b"abc"
 
 
+@pytest.mark.parametrize("kind", [S3Store, S3Bulk])
+def test_a_process_with_little_memory_reads_less_and_says_how_much(
+    server: Answers, kind: type[S3Store]
+) -> None:
+    store = kind(
+        bucket="b",
+        endpoint=f"http://127.0.0.1:{server.server_port}",
+        region="us-east-1",
+        access_key_id="id",
+        secret_access_key="secret",
+        get_bytes_max=8 << 20,
+    )
+    server.status, server.length = 200, (8 << 20) + 1
+    with pytest.raises(StoreTooLargeError, match="k has 8388609 bytes, more than the 8 MiB that are read"):
+        store.get("k")
+    assert server.asked == 1
+
+
 def test_not_modified_is_what_was_known_and_never_absence(server: Answers, store: S3Store) -> None:
     server.status = 304
     known = Stored(data=b"", etag='"0"')
