@@ -7,7 +7,8 @@ creates a new top-level object and new copies of the lists that it changes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Literal, cast
 
 from tarn.core.errors import ConflictError, InvalidError
@@ -25,6 +26,7 @@ from tarn_catalog.metadata.schemas import (
 from tarn_catalog.metadata.snapshots import MAIN
 from tarn_catalog.metadata.types import (
     MetadataLogEntry,
+    RemoveSnapshotsUpdate,
     Snapshot,
     TableMetadata,
     TableRequirement,
@@ -151,6 +153,7 @@ def commit(
             raise InvalidError(
                 f"Cannot apply {count} updates {action} in one commit: at most {most}; send them in several"
             )
+    updates = _joined(updates)
     draft = MetadataBuilder(meta=base, base=base, now_ms=now_ms)
     work = 0
     for number, update in enumerate(updates, 1):
@@ -198,6 +201,23 @@ _LISTS: tuple[
     "partition-statistics",
     "encryption-keys",
 )
+
+
+def _joined(updates: Sequence[TableUpdate]) -> list[TableUpdate]:
+    """Return the updates with adjacent removals of snapshots as one: some clients send one for each."""
+    joined: list[TableUpdate] = []
+    for removes, some in groupby(updates, key=_removes_snapshots):
+        if removes:
+            removals = cast("Iterator[RemoveSnapshotsUpdate]", some)
+            ids = [snapshot_id for update in removals for snapshot_id in update["snapshot-ids"]]
+            joined.append({"action": "remove-snapshots", "snapshot-ids": ids})
+        else:
+            joined += some
+    return joined
+
+
+def _removes_snapshots(update: TableUpdate) -> bool:
+    return update.get("action") == "remove-snapshots" and isinstance(update.get("snapshot-ids"), list)
 
 
 def _entries(meta: TableMetadata) -> int:

@@ -1211,6 +1211,42 @@ def test_updates_that_would_go_through_too_much_are_refused_at_that(monkeypatch:
         commit(base, one, {"action": "set-properties", "updates": {"more": "x"}})
 
 
+def test_snapshots_that_are_removed_one_by_one_are_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iceberg's library for Java may send an update for each snapshot."""
+    base = with_snapshots(1)
+    (only,) = base["snapshots"]
+    numbers = range(1, 12_001)
+    base["snapshots"] = [{**only, "snapshot-id": number} for number in numbers]
+    base["snapshot-log"] = [{"timestamp-ms": NOW_MS, "snapshot-id": number} for number in numbers]
+    base["refs"] = {"main": {"snapshot-id": 12_000, "type": "branch"}}
+    base["current-snapshot-id"] = 12_000
+    removes = [{"action": "remove-snapshots", "snapshot-ids": [number]} for number in range(1, 11_001)]
+    before = time.process_time()
+    left = commit(base, *removes)
+    assert time.process_time() - before < 5
+    assert [s["snapshot-id"] for s in left["snapshots"]] == list(range(11_001, 12_001))
+    assert [e["snapshot-id"] for e in left["snapshot-log"]] == list(range(11_001, 12_001))
+
+
+def test_removals_of_snapshots_that_are_joined_do_what_each_does() -> None:
+    def remove(*ids: Any) -> Json:
+        return {"action": "remove-snapshots", "snapshot-ids": [*ids]}
+
+    meta = commit(with_snapshots(5), move(2, "a", "tag"))
+    untag, again = {"action": "remove-snapshot-ref", "ref-name": "a"}, move(4, "b", "tag")
+    less = commit(meta, remove(1), remove(1, 77), remove(), untag, remove(2), again, remove(3))
+    assert [s["snapshot-id"] for s in less["snapshots"]] == [4, 5]
+    assert less["refs"].keys() == {"main", "b"}
+    with pytest.raises(InvalidError, match="Cannot set b to unknown snapshot: 4"):
+        commit(meta, remove(4), remove(1), again)
+    for wrong in (remove("2"), remove(True), remove([2]), remove(None)):
+        with pytest.raises(InvalidError, match="snapshot-ids holds something that is no number"):
+            commit(meta, remove(1), wrong)
+    for wrong in ({"action": "remove-snapshots"}, {"action": "remove-snapshots", "snapshot-ids": 2}):
+        with pytest.raises(InvalidError, match="field snapshot-ids is missing or no list"):
+            commit(meta, remove(1), wrong)
+
+
 def test_all_that_updates_copy_counts() -> None:
     lists = {name for name, hint in get_type_hints(types.TableMetadata).items() if "[" in str(hint)}
     assert lists - {*table_metadata._LISTS} == {"metadata-log", "partition-spec", "schema"}
