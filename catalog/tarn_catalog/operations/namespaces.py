@@ -233,8 +233,7 @@ class Namespaces:
             missing = [name for name in removals if name not in found.properties]
             kept = {name: value for name, value in found.properties.items() if name not in gone}
             wanted = {**kept, **updates}
-            if updates:
-                _check_size(levels, wanted)
+            _check_size(levels, wanted, before=found.properties)
             return replace(found, properties=wanted)
 
         self._update(levels, self._there, changed, repeat)
@@ -505,14 +504,21 @@ class Namespaces:
         return stored, happened(outcome, _changing(wanted.levels))
 
 
-def _check_size(levels: Levels, properties: Mapping[str, str]) -> None:
+def _check_size(
+    levels: Levels, properties: Mapping[str, str], *, before: Mapping[str, str] | None = None
+) -> None:
     """Require that every listing of namespaces can read the properties.
 
+    Args:
+        levels: the levels of the namespace's name.
+        properties: the properties.
+        before: those that it has, which may be too large: a former release had no limit.
+
     Raises:
-        InvalidError: they are too large.
+        InvalidError: they are too large, and larger than before.
     """
     size = len(orjson.dumps(properties))
-    if size > PROPERTIES_BYTES_MAX:
+    if size > PROPERTIES_BYTES_MAX and (before is None or size > len(orjson.dumps(before))):
         raise InvalidError(
             f"Invalid properties of namespace {'.'.join(levels)}: {size} bytes in all, at most "
             f"{PROPERTIES_BYTES_MAX} are allowed; remove some, or make them shorter",

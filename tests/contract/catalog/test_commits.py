@@ -878,6 +878,11 @@ def test_properties_of_a_former_release_that_are_too_large_can_be_removed(
     monkeypatch.setattr(namespaces, "PROPERTIES_BYTES_MAX", 50)
     spaces.update(("big",), updates={}, removals=["x"])
     assert spaces.load(("big",)).keys() == {"y", "z"}
+    spaces.update(("big",), updates={"y": "2" * 90}, removals=[])
+    spaces.update(("big",), updates={"z": "4"}, removals=[])
+    assert spaces.load(("big",)) == {"y": "2" * 90, "z": "4"}, "it became no larger"
+    with pytest.raises(InvalidError, match="at most 50 are allowed"):
+        spaces.update(("big",), updates={"z": "44"}, removals=[])
 
 
 def test_many_properties_are_removed_in_a_step_each(world: World) -> None:
