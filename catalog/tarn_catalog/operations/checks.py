@@ -6,7 +6,8 @@ is another one (`TableIdentifier.uuid`). Refusals are logged as the audit trail.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
 
@@ -268,8 +269,18 @@ class Checks:
             ForbiddenError: it is not, and it was not carried out before.
             OutcomeUnknownError: it is not, and it was carried out before.
         """
-        try:
+        with self._unless_carried_out(change, repeat):
             return self._allowed(Operation.COMMIT, change.slot)
+
+    @contextmanager
+    def _unless_carried_out(self, change: Change, repeat: IdempotencyKey | None) -> Iterator[None]:
+        """Refuse no commit, nor a create with rows, that was carried out before.
+
+        Raises:
+            OutcomeUnknownError: it is refused, and it was carried out before.
+        """
+        try:
+            yield
         except ForbiddenError as e:
             if not self._catalog.tables.carried_out(change.slot, change.updates, repeat):
                 raise

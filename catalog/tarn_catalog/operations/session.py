@@ -174,13 +174,17 @@ class Session(Checks):
                 client deletes the files of a refused commit, and the table has them.
             TarnError: as `Tables.commit`.
         """
+        change = Change(slot=slot, requirements=requirements, updates=updates)
         if is_create(requirements):
-            self._allow(Operation.CREATE, {Place.NAMESPACE: slot.namespace})
+            with self._unless_carried_out(change, repeat):
+                self._allow(Operation.CREATE, {Place.NAMESPACE: slot.namespace})
             with self._audit.change(Operation.CREATE, slot.described):
                 made = self._catalog.tables.commit(self._own(slot), requirements, updates, repeat=repeat)
-                self._check_followed(slot, self._made(slot, made))
+                with self._unless_carried_out(change, repeat):
+                    self._made(slot, made)
+                self._check_followed(slot, made)
             return made
-        allowed = self._allowed_commit(Change(slot=slot, requirements=requirements, updates=updates), repeat)
+        allowed = self._allowed_commit(change, repeat)
         with self._audit.change(Operation.COMMIT, slot.described):
             done = self._catalog.tables.commit(allowed, requirements, updates, repeat=repeat)
             self._check_followed(allowed, done)
@@ -213,7 +217,8 @@ class Session(Checks):
         allowed: list[Change] = []
         for change in changes:
             if is_create(change.requirements):
-                self._allow(Operation.CREATE, {Place.NAMESPACE: change.slot.namespace})
+                with self._unless_carried_out(change, repeat):
+                    self._allow(Operation.CREATE, {Place.NAMESPACE: change.slot.namespace})
                 allowed.append(replace(change, slot=self._own(change.slot)))
             else:
                 allowed.append(replace(change, slot=self._allowed_commit(change, repeat)))

@@ -576,10 +576,8 @@ def test_a_change_of_a_view_before_a_rename_out_of_sight_is_unknown(lake: World)
     assert lake.must("admin", "POST", path, change, key=key)["metadata"]["properties"] == {"a": "1"}
 
 
-def test_a_create_with_rows_before_a_rename_out_of_sight_is_unknown(lake: World) -> None:
-    """The creator is no owner any more, and may not see where the table is now."""
-    lake.namespace("hidden")
-    lake.grant("bob", "namespace:ns", "CREATE", "READ")
+def staged(lake: World) -> dict[str, Any]:
+    """A staged create of ns.t by bob, with rows, that is still to be committed."""
     body = {"name": "t", "schema": SCHEMA, "stage-create": True}
     meta = lake.must("bob", "POST", "/v1/namespaces/ns/tables", body)["metadata"]
     snapshot = {
@@ -599,7 +597,14 @@ def test_a_create_with_rows_before_a_rename_out_of_sight_is_unknown(lake: World)
         {"action": "add-snapshot", "snapshot": snapshot},
         {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 5},
     ]
-    create = {"requirements": [{"type": "assert-create"}], "updates": updates}
+    return {"requirements": [{"type": "assert-create"}], "updates": updates}
+
+
+def test_a_create_with_rows_before_a_rename_out_of_sight_is_unknown(lake: World) -> None:
+    """The creator is no owner any more, and may not see where the table is now."""
+    lake.namespace("hidden")
+    lake.grant("bob", "namespace:ns", "CREATE", "READ")
+    create = staged(lake)
     lake.must("bob", "POST", T, create)
     move = {
         "source": {"namespace": ["ns"], "name": "t"},
@@ -610,6 +615,36 @@ def test_a_create_with_rows_before_a_rename_out_of_sight_is_unknown(lake: World)
     lake.must("admin", "POST", "/tarn/v1/owner", {"on": thing("table:hidden.u"), "to": "eve"})
     answer = lake.ask("bob", "POST", T, create)
     assert "Delete nothing" in error(answer, 500, "CommitStateUnknownException")
+    assert "metadata" not in answer.json()
+
+
+@pytest.mark.parametrize("how", ["owner", "grant"])
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("together", [True, False])
+def test_a_create_with_rows_that_was_carried_out_is_never_refused(
+    lake: World, how: str, keyed: bool, together: bool
+) -> None:
+    """Its answer was lost, then the table was given away or the grant revoked."""
+    lake.grant("bob", "namespace:ns", "CREATE")
+    create, key = staged(lake), uuid7() if keyed else None
+
+    def ask(name: str, key: str | None = None) -> httpx.Response:
+        if not together:
+            return lake.ask("bob", "POST", f"/v1/namespaces/ns/tables/{name}", create, key=key)
+        change = {"identifier": {"namespace": ["ns"], "name": name}, **create}
+        return lake.ask("bob", "POST", "/v1/transactions/commit", {"table-changes": [change]}, key=key)
+
+    assert ask("t", key).status_code in (200, 204)
+    if how == "owner":
+        lake.must("admin", "POST", "/tarn/v1/owner", {"on": thing("table:ns.t"), "to": "eve"})
+    else:
+        lake.grant("bob", "namespace:ns", "CREATE", revoke=True)
+        error(ask("other"), 403, "ForbiddenException")
+    answer = ask("t", key)
+    if together and how == "owner":
+        assert answer.status_code == 204, "it shows nothing of the table"
+        return
+    assert "carried out before: delete nothing" in error(answer, 500, "CommitStateUnknownException")
     assert "metadata" not in answer.json()
 
 
