@@ -28,7 +28,7 @@ from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentif
 from tarn_catalog.rest.auth import Authenticator
 from tarn_catalog.rest.routes import Routes
 from tarn_catalog.state.access import Privilege, Securable
-from tarn_catalog.testing.faulty_store import Fault
+from tarn_catalog.testing.faulty_store import Fault, Op
 from tests.contract.catalog.access_world import ROOTS, SCHEMA, World, error, thing, world
 from tests.contract.catalog.conftest import Lake
 from tests.contract.catalog.test_http import uuid7
@@ -618,6 +618,47 @@ def test_a_create_with_rows_before_a_rename_out_of_sight_is_unknown(lake: World)
     assert "metadata" not in answer.json()
 
 
+@pytest.mark.parametrize("rename", ["here", "at another replica", "unfinished"])
+@pytest.mark.parametrize("kind", ["view", "table", "table without a key"])
+def test_a_former_owner_does_not_see_what_its_commit_went_to(lake: World, kind: str, rename: str) -> None:
+    """It is still the owner in the tombstone of the former name."""
+    lake.namespace("hidden")
+    lake.grant("bob", "namespace:ns", "CREATE")
+    key = None if kind == "table without a key" else uuid7()
+    if kind == "view":
+        lake.view("t", "bob")
+        path, hidden, body = "/v1/namespaces/ns/views/t", "/v1/namespaces/hidden/views/u", SET
+        assert lake.ask("bob", "POST", path, body, key=key).status_code == 200
+    else:
+        lake.table("t", "bob")
+        path, hidden = T, "/v1/namespaces/hidden/tables/u"
+        assert appended(lake, 5, key=key).status_code == 200
+        body = lake.last  # type: ignore[attr-defined]
+    what = kind.split()[0]
+    there = lake.core if rename == "here" else lake.catalog()
+    source, target = (TableIdentifier.of((ns,), name, what) for ns, name in (("ns", "t"), ("hidden", "u")))
+    puts = 0
+
+    def second(op: Op) -> Fault | None:
+        nonlocal puts
+        puts += op.kind == "put" and op.key == source.key
+        return Fault.RESET if op.kind == "put" and op.key == source.key and puts > 1 else None
+
+    lake.store.plan = second if rename == "unfinished" else lake.store.plan
+    there.names.rename(source, target)
+    if rename == "here":
+        answer = lake.ask("bob", "POST", path, body, key=key)
+        assert answer.status_code == 200, "it owns that, wherever it is"
+    there.tables.change_owner(target, lake.credentials["eve"].split(":")[0])
+    secret = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"secret": "1"}}]}
+    lake.must("eve", "POST", hidden, secret)
+    answer = lake.ask("bob", "POST", path, body, key=key)
+    assert "Delete nothing" in error(answer, 500, "CommitStateUnknownException")
+    assert "secret" not in answer.text
+    lake.grant("bob", f"{what}:hidden.u", "READ")
+    assert lake.ask("bob", "POST", path, body, key=key).status_code == 200
+
+
 @pytest.mark.parametrize("how", ["owner", "grant"])
 @pytest.mark.parametrize("keyed", [True, False])
 @pytest.mark.parametrize("together", [True, False])
@@ -734,6 +775,10 @@ def test_a_services_principal_reads_no_grants_and_nobody_lists(lake: World) -> N
     commit = operations(lake, "bob", "POST", T, {**SET, "updates": _properties("3")})
     # Judged twice: before its place in the table's line, and when its turn came.
     assert [kind for kind, _ in commit] == ["get", "get", "put", "put", "get"]
+    lake.must("admin", "POST", "/tarn/v1/owner", {"on": thing("table:ns.t"), "to": "eve"})
+    lake.must("eve", "POST", T, {**SET, "updates": _properties("4")})
+    commit = operations(lake, "eve", "POST", T, {**SET, "updates": _properties("5")})
+    assert [kind for kind, _ in commit] == ["get"] * 4 + ["put"] * 2, "an owner's answer takes no read"
 
 
 def _properties(value: str) -> list[Any]:
