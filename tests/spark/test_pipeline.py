@@ -384,6 +384,8 @@ def test_a_reference_that_has_everything_twice_doubles_no_flight(lake: Lake) -> 
     for table in REFERENCE:
         name = lake.name(table.name)
         lake.spark.sql(f"INSERT INTO {name} SELECT * FROM {name}")
+    airlines = lake.name("ref.airlines")
+    lake.spark.sql(f"INSERT INTO {airlines} SELECT carrier, NULL FROM {airlines}")
     log = bronze.Log()
     flights.fill(lake, log, flights.stream(seed=20))
     Pipeline(lake=lake).cycle()

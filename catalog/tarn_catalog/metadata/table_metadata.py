@@ -175,21 +175,7 @@ def commit(
     return with_v1_fields(meta)
 
 
-_LISTS: tuple[
-    Literal[
-        "schemas",
-        "partition-specs",
-        "sort-orders",
-        "properties",
-        "snapshots",
-        "refs",
-        "snapshot-log",
-        "statistics",
-        "partition-statistics",
-        "encryption-keys",
-    ],
-    ...,
-] = (
+_LISTS = (
     "schemas",
     "partition-specs",
     "sort-orders",
@@ -222,7 +208,8 @@ def _removes_snapshots(update: TableUpdate) -> bool:
 
 def _entries(meta: TableMetadata) -> int:
     """Return how many entries the lists and maps have that updates copy."""
-    return sum(len(meta.get(name) or ()) for name in _LISTS)
+    entries = cast("Mapping[str, Any]", meta)
+    return sum(len(entries.get(name) or ()) for name in _LISTS)
 
 
 def _metadata_log(meta: TableMetadata, base: TableMetadata, previous_location: str) -> list[MetadataLogEntry]:

@@ -20,6 +20,7 @@ from tarn.adapters.kafka_client import (
     TopicPartition,
     create_topic,
     describe_topic,
+    identity_of,
     vendor,
 )
 from tarn.adapters.kafka_librdkafka import LibrdkafkaConsumer
@@ -135,9 +136,7 @@ class KafkaSource:
     def identity(self) -> TopicIdentity:
         """See `TopicReader.identity`."""
         with self._errors("ask for the identity of"):
-            found = describe_topic(self._admin, self._topic)
-            cluster = self._admin.describe_cluster()["cluster_id"]
-        return TopicIdentity(cluster=str(cluster), topic=self._topic, topic_id=str(found["topic_id"]))
+            return identity_of(self._admin, self._topic)
 
     def bounds(self) -> dict[int, OffsetBounds]:
         """See `TopicReader.bounds`."""

@@ -30,6 +30,7 @@ with warnings.catch_warnings():
 
 from tarn.adapters.kafka_login import ANONYMOUS, ASK_TIMEOUT_S, Login, rejected, require_login
 from tarn.core.errors import DataError, ForbiddenError, OffsetGapError, TarnError, UnavailableError
+from tarn.core.offsets import TopicIdentity
 from tarn.core.source import NoSuchTopicError
 
 __all__ = [
@@ -199,6 +200,17 @@ def describe_topic(admin: Any, topic: str) -> Any:
     if error is not vendor.NoError:
         raise error()
     return found
+
+
+def identity_of(admin: Any, topic: str) -> TopicIdentity:
+    """The identity of a topic, by which it differs from another one of its name.
+
+    Raises:
+        KafkaError: as `describe_topic`.
+    """
+    found = describe_topic(admin, topic)
+    cluster = admin.describe_cluster()["cluster_id"]
+    return TopicIdentity(cluster=str(cluster), topic=topic, topic_id=str(found["topic_id"]))
 
 
 def topic_configs(admin: Any, topic: str) -> dict[str, str]:

@@ -39,7 +39,7 @@ Duplicates = Annotated[float, typer.Option(min=0, max=1, help="Share of events s
 Late = Annotated[float, typer.Option(min=0, max=1, help="Share of events sent hours after they happened.")]
 Broken = Annotated[float, typer.Option(min=0, max=1, help="Share of further messages that cannot be read.")]
 Check = Annotated[
-    bool, typer.Option("--check", hidden=True, help="Check the options and leave; scripts on the host ask.")
+    bool, typer.Option("--check", hidden=True, help="Check the options and leave: before a stack is asked.")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="What chance depends on.")]
 

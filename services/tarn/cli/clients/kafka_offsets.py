@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from tarn.adapters.kafka import INTERNAL
-from tarn.adapters.kafka_client import TopicPartition, describe_topic
+from tarn.adapters.kafka_client import TopicPartition, identity_of
 from tarn.adapters.kafka_login import ANONYMOUS, Login
 from tarn.cli.clients.kafka_connection import connection
 from tarn.cli.ports import Bounds
@@ -52,11 +52,9 @@ class KafkaOffsets:
         with self._connection.errors(what, operation="DESCRIBE", topic=topic):
             admin = self._connection.admin()
             try:
-                found = describe_topic(admin, topic)
-                cluster = admin.describe_cluster()["cluster_id"]
+                return identity_of(admin, topic)
             finally:
                 admin.close()
-        return TopicIdentity(cluster=str(cluster), topic=topic, topic_id=str(found["topic_id"]))
 
     def _bounds(self, topics: Sequence[str]) -> dict[str, Bounds]:
         parts = [
