@@ -27,21 +27,26 @@ def packed(text: bytes) -> bytes:
     return packer.compress(text) + packer.flush()
 
 
-def unpacked(data: bytes) -> bytes:
+def unpacked(data: bytes, bytes_max: int | None = None) -> bytes:
     """Return the JSON of a metadata file.
+
+    Args:
+        data: content of the file.
+        bytes_max: longest JSON of a compressed one; `JSON_BYTES_MAX` by default.
 
     Raises:
         ValueError: damaged gzip data, or too much JSON.
     """
     if not data.startswith(_MAGIC):
         return data
+    bytes_max = JSON_BYTES_MAX if bytes_max is None else bytes_max
     unpacker = zlib.decompressobj(wbits=_WINDOW)
     try:
-        text = unpacker.decompress(data, JSON_BYTES_MAX)
+        text = unpacker.decompress(data, bytes_max)
     except zlib.error as e:
         raise ValueError(f"damaged gzip data: {e}") from e
     if unpacker.unconsumed_tail:
-        raise ValueError(f"more than {JSON_BYTES_MAX // 1024**2} MiB when decompressed")
+        raise ValueError(f"more than {bytes_max // 1024**2} MiB when decompressed")
     if not unpacker.eof or unpacker.unused_data:
         raise ValueError("damaged gzip data: its end is missing, or more follows")
     return text

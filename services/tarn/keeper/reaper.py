@@ -25,6 +25,7 @@ from tarn.core.audit.manifests import ManifestReader
 from tarn.core.catalog_objects import PointerValue, parse_pointer
 from tarn.core.digests import digest
 from tarn.core.errors import CorruptStateError, TarnError
+from tarn.core.metadata_json import JSON_BYTES_MAX
 from tarn.core.naming import CLAIMS_PREFIX, POINTERS_PREFIX
 from tarn.core.object_store import Listed, ReapedStore, Stored, StoreTooLargeError
 from tarn.core.reap import (
@@ -148,6 +149,7 @@ class Reaper:
         manifests: reader of manifests.
         bucket: bucket of the lake.
         graces: grace periods.
+        json_bytes_max: longest JSON of a compressed metadata file.
         mono_ms: monotonic time in milliseconds.
         wall_ms: this machine's wall-clock time, in milliseconds since the epoch.
         new_id: generates a unique name.
@@ -160,6 +162,7 @@ class Reaper:
         *,
         bucket: str,
         graces: Graces | None = None,
+        json_bytes_max: int = JSON_BYTES_MAX,
         mono_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
@@ -168,6 +171,7 @@ class Reaper:
         self._reader = manifests
         self._bucket = bucket
         self._graces = graces or Graces()
+        self._json_bytes_max = json_bytes_max
         self._mono_ms = mono_ms
         self._wall_ms = wall_ms
         self._new_id = new_id
@@ -290,7 +294,7 @@ class Reaper:
         table = self._walk(pointer, f"{MARKS_PREFIX}{pointer.uuid}.json" in marks)
         if folder_of(table.full.root, bucket=self._bucket, uuid=pointer.uuid) is None:
             return
-        guard = _Guard(self._store, pointer, self._mono_ms)
+        guard = _Guard(self._store, pointer, self._mono_ms, self._json_bytes_max)
         fresh = self._retire(pointer, table, guard, done)
         if not table.full.keeps_files:
             self._bury(table, lists, fresh, guard, done)
@@ -319,7 +323,7 @@ class Reaper:
                 stored = _whole(self._store, key) if key is not None else None
                 if stored is None:
                     break
-                full = read_full(stored.data, at)
+                full = read_full(stored.data, at, bytes_max=self._json_bytes_max)
             except CorruptStateError as error:
                 if first is None:
                     raise
@@ -710,10 +714,13 @@ class _Guard:
         mono_ms: monotonic time in milliseconds.
     """
 
-    def __init__(self, store: ReapedStore, pointer: PointerValue, mono_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, store: ReapedStore, pointer: PointerValue, mono_ms: Callable[[], int], json_bytes_max: int
+    ) -> None:
         self._store = store
         self._pointer = pointer
         self._mono_ms = mono_ms
+        self._json_bytes_max = json_bytes_max
         self._looked_ms: int | None = None
 
     def check(self) -> None:
@@ -744,7 +751,7 @@ class _Guard:
             stored = _whole(self._store, key) if key else None
             if stored is None:
                 return False
-            full = read_full(stored.data, key)
+            full = read_full(stored.data, key, bytes_max=self._json_bytes_max)
             if self._pointer.metadata in full.log:
                 return True
             at = full.log_begin

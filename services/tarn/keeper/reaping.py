@@ -164,11 +164,12 @@ def made(settings: Settings) -> Reaper:
     Raises:
         InvalidSettingError: a secret file cannot be read.
     """
-    store = S3Bulk(**settings.store_access(), get_bytes_max=read_bytes_max())
+    most = read_bytes_max()
+    store = S3Bulk(**settings.store_access(), get_bytes_max=most)
     graces = Graces(
         metadata_ms=settings.reaper_metadata_grace_s * 1_000, files_ms=settings.reaper_grace_s * 1_000
     )
-    return Reaper(Alive(store), manifest_audit, bucket=settings.bucket, graces=graces)
+    return Reaper(Alive(store), manifest_audit, bucket=settings.bucket, graces=graces, json_bytes_max=most)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -51,7 +51,9 @@ def test_of_both_kinds_of_control_groups_the_newer_one_counts(tmp_path: Path) ->
     assert read_bytes_max(limited(tmp_path, "memory.max", f"{192 * MIB}\n")) == 32 * MIB
 
 
-def test_its_store_has_this_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_store_and_what_it_decompresses_have_this_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[int] = []
 
     def store(*, get_bytes_max: int, **_: object) -> None:
@@ -61,5 +63,5 @@ def test_its_store_has_this_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(reaping, "read_bytes_max", lambda: 9 * MIB)
     for name in ("s3_access_key_id", "s3_secret_access_key"):
         (tmp_path / name).write_text("x")
-    made(Settings(secrets_dir=tmp_path))
-    assert found == [9 * MIB]
+    reaper = made(Settings(secrets_dir=tmp_path))
+    assert [*found, reaper._json_bytes_max] == [9 * MIB] * 2
