@@ -21,7 +21,15 @@ from tarn.core.audit.model import (
 from tarn.core.audit.tables import FROM_BACKUP
 from tarn.core.catalog_objects import PointerValue
 from tarn.core.errors import CorruptStateError
-from tarn.core.object_store import GET_BYTES_MAX, BulkStore, Stored, StoreTooLargeError
+from tarn.core.object_store import (
+    GET_BYTES_MAX,
+    PART_BYTES,
+    BulkStore,
+    ObjectBody,
+    Stored,
+    StoreTooLargeError,
+)
+from tarn.core.reap import Full, read_full
 
 T = TypeVar("T")
 
@@ -183,20 +191,20 @@ class Walker:
             if data is None:
                 yield Logged(location=location)
                 continue
-            value = _json(data) or {}
-            log = value.get("metadata-log") or [{}]
+            full = _full(location, data)
             yield Logged(
                 location=location,
                 size_bytes=len(data) if isinstance(data, bytes) else GET_BYTES_MAX,
-                uuid=value.get("table-uuid"),
-                parent=log[-1].get("metadata-file"),
+                uuid=full.uuid if full is not None else None,
+                parent=full.previous if full is not None else None,
             )
 
     def _strays(self, strays: Sequence[Stray]) -> Iterator[Ahead]:
         modified = dict(strays)
         for location, data in self._ahead(modified):
-            log = (_json(data) or {}).get("metadata-log") or [{}]
-            yield Ahead(location=location, parent=log[-1].get("metadata-file"), updated_ms=modified[location])
+            full = _full(location, data)
+            parent = full.previous if full is not None else None
+            yield Ahead(location=location, parent=parent, updated_ms=modified[location])
 
     def _content(self, location: str) -> Content:
         key = self._places.key(location)
@@ -207,8 +215,19 @@ class Walker:
         return None if stored is None else stored.data
 
     def _ahead(self, wanted: Iterable[str]) -> Iterator[tuple[str, Content]]:
-        """Yield each location with its content, in order, with bounded read-ahead."""
-        yield from in_order(self._pool, wanted, self._content)
+        """Yield each location with its content, in order. A large object is read when it is its turn."""
+        for location, opened in in_order(self._pool, wanted, self._open):
+            if opened is None:
+                yield location, None
+            else:
+                yield location, opened.data if opened.data is not None else self._content(location)
+
+    def _open(self, location: str) -> ObjectBody | None:
+        key = self._places.key(location)
+        try:
+            return self._store.open(key, bytes_max=PART_BYTES) if key is not None else None
+        except StoreTooLargeError:
+            return ObjectBody(size_bytes=GET_BYTES_MAX, data=None)
 
 
 def in_order(
@@ -257,6 +276,14 @@ def _whole(data: bytes | StoreTooLargeError) -> bytes:
     if isinstance(data, StoreTooLargeError):
         raise CorruptStateError(data.message) from data
     return data
+
+
+def _full(location: str, data: Content) -> Full | None:
+    """What is read of a metadata file that is not the current one; None if it is unreadable or missing."""
+    try:
+        return read_full(data, location) if isinstance(data, bytes) else None
+    except CorruptStateError:
+        return None
 
 
 def _json(data: Content) -> Json | None:

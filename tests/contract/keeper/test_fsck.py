@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -12,11 +13,12 @@ from tarn.adapters.store import MemoryStore
 from tarn.core.audit.model import Kind
 from tarn.core.errors import UnavailableError
 from tarn.core.naming import GRANTS_KEY
-from tarn.core.object_store import Stored, StoreTooLargeError, StoreUnavailableError
+from tarn.core.object_store import ObjectBody, Stored, StoreTooLargeError, StoreUnavailableError
 from tarn.core.spec import IngestorSpec
 from tarn.ingest import ingestor
 from tarn.ingest.batch_commit import streams_named
-from tarn.keeper.fsck import fsck
+from tarn.keeper import walk
+from tarn.keeper.fsck import Report, fsck
 from tarn.testing.memory_topic import Topic
 from tarn_catalog.operations.tables import TableIdentifier
 from tarn_catalog.state.access import THE_WAREHOUSE, Privilege, Securable
@@ -544,3 +546,39 @@ def test_earlier_metadata_that_are_too_long_to_be_read_are_damage_of_their_table
     store = Long(earlier)
     store._objects = world.store._objects
     assert World(store).kinds() == {"LOG_BROKEN": ["bronze.orders"]}
+
+
+def test_large_objects_are_read_one_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch):
+    """Some dozens of the longest that are read, all at once, are more than the memory of `fsck`."""
+    small = world.fsck()
+    opened: dict[str, bool] = {}
+    whole: list[tuple[str, bool]] = []
+
+    class Ahead(PlainBulk):
+        def open(self, key: str, *, bytes_max: int = 0) -> ObjectBody | None:
+            found = super().open(key, bytes_max=bytes_max)
+            opened[key] = found is not None and found.data is not None
+            return found
+
+        def get(self, key: str) -> Stored | None:
+            whole.append((key, threading.current_thread() is threading.main_thread()))
+            return super().get(key)
+
+    def report() -> Report:
+        whole.clear()
+        opened.clear()
+        return fsck(
+            Ahead(world.store), manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None
+        )
+
+    assert report().data() == small.data()
+    read = set(opened)
+    assert len(read) > 20
+    assert all(opened.values())
+    assert read.isdisjoint(key for key, _ in whole)
+    monkeypatch.setattr(walk, "PART_BYTES", 10)
+    assert report().data() == small.data()
+    assert set(opened) == read
+    assert not any(opened.values())
+    assert read <= {key for key, alone in whole if alone}
+    assert read.isdisjoint(key for key, alone in whole if not alone)
