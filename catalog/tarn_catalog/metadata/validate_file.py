@@ -101,7 +101,9 @@ def check_metadata(raw: bytes, location: str, roots: WarehouseLayout) -> TableMe
             catalog assigns to a table.
     """
     try:
-        meta = metadata_json.loads(raw)
+        meta = metadata_json.loads_kept(raw)
+    except metadata_json.TooLongError as e:
+        raise _bad(location, str(e)) from e
     except ValueError as e:
         raise _bad(location, f"it is no JSON ({e})") from e
     if not isinstance(meta, dict):

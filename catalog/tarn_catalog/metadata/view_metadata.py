@@ -369,7 +369,7 @@ def check_file(raw: bytes, location: str, roots: WarehouseLayout) -> ViewMetadat
             catalog assigns.
     """
     try:
-        meta = metadata_json.loads(raw)
+        meta = metadata_json.loads_kept(raw)
         if (
             not isinstance(meta, dict)
             or meta.get("format-version") is True
@@ -405,6 +405,8 @@ def check_file(raw: bytes, location: str, roots: WarehouseLayout) -> ViewMetadat
             raise _bad(location, f"{e.message}, and every later change would be refused") from e
         roots.check_table(meta["location"], view_uuid)
         check_paths(properties, meta["location"])
+    except metadata_json.TooLongError as e:
+        raise _bad(location, str(e)) from e
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise _bad(location, f"a part of it is missing or cannot be read ({e!r})") from e
     if not location.startswith(f"{meta['location']}/metadata/"):

@@ -6,6 +6,7 @@ table two names, and none can give a name to a table whose files are marked for 
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidLocationError
@@ -31,6 +32,7 @@ class Names:
         self._core = tables.core
         self._namespaces = tables.namespaces
         self._transactions = tables.transactions
+        self._one_file = threading.Lock()
 
     # -- rename
 
@@ -151,6 +153,11 @@ class Names:
             InvalidError: the metadata is not valid.
         """
         key = validate_file.check_file(location, self._core.roots)
+        # Each may take most of the memory that there is.
+        with self._one_file:
+            return self._checked_file(slot, location, key)
+
+    def _checked_file(self, slot: TableIdentifier, location: str, key: str) -> str:
         try:
             stored = self._core.store.get(key)
         except StoreTooLargeError as e:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 import orjson
 
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError
-from tarn.core.metadata_json import GZIP_SUFFIX, JSON_BYTES_MAX, packed, unpacked
+from tarn.core.metadata_json import GZIP_SUFFIX, TooLongError, check_kept, packed, unpacked
 from tarn.core.naming import WarehouseLayout
 from tarn.core.object_store import LocalStore, ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
@@ -379,17 +379,19 @@ class CatalogContext:
         """Store metadata at a location that no other file uses; its name says whether it is compressed.
 
         Raises:
-            InvalidError: it holds a number beyond 64 bits, is nested too deeply to be JSON, or is longer than
-                what can be read again.
+            InvalidError: it holds a number beyond 64 bits, is nested too deeply to be JSON, or there would be
+                no room for it when it is read again.
             ConflictError: the location holds other content.
             UnavailableError: the store did not take it; nothing was changed.
         """
         raw = dumped(parsed)
-        if len(raw) > JSON_BYTES_MAX:
+        try:
+            check_kept(raw)
+        except TooLongError as e:
             raise InvalidError(
-                f"Cannot store the metadata: it has {len(raw)} bytes, at most {JSON_BYTES_MAX >> 20} MiB "
-                "can be read again; keep fewer snapshots (tarn.snapshots-kept), or remove properties"
-            )
+                f"Cannot store the metadata: {e}; keep fewer snapshots (tarn.snapshots-kept), or remove "
+                "properties"
+            ) from e
         data = packed(raw) if location.endswith(GZIP_SUFFIX) else raw
         write_once(self.store, self.roots.key(location), data, patience=self.patience)
         return self._cached(Metadata(location=location, raw=raw, parsed=cast("TableMetadata", parsed)))

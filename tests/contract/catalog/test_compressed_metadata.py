@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +15,11 @@ from pyiceberg.table import StaticTable
 
 from tarn.core import metadata_json
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError
+from tarn_catalog.metadata import validate_file
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
-from tarn_catalog.state import context
 from tests.contract.catalog.test_commits import NEW, NOW_MS, ROOTS, SCHEMA, SECOND, SLOT, World, append
+from tests.contract.catalog.test_views import V, wanted
 
 CODEC = "write.metadata.compression-codec"
 GZIPPED = CreateTableRequest(schema=SCHEMA, properties={CODEC: "GZIP"})
@@ -136,8 +140,8 @@ def test_a_compressed_file_of_another_writer_is_registered(
     with pytest.raises(InvalidError, match=r"Cannot register .*: it is no JSON \(damaged gzip data"):
         world.catalog.names.register(SLOT, location)
     world.memory.put(ROOTS.key(location), data)
-    monkeypatch.setattr(metadata_json, "JSON_BYTES_MAX", 100)
-    with pytest.raises(InvalidError, match="more than 0 MiB when decompressed"):
+    monkeypatch.setattr(metadata_json, "KEPT_BYTES_MAX", 100)
+    with pytest.raises(InvalidError, match=r"Cannot register .*: it has more than 0 MiB when decompressed"):
         world.catalog.names.register(SLOT, location)
     monkeypatch.undo()
     assert world.catalog.names.register(SLOT, location).parsed == first.parsed
@@ -168,11 +172,84 @@ def test_what_outran_a_commit_to_several_tables_is_followed_in_its_form(world: W
     assert not world.catalog.tables.next_location(plain.location).endswith(".gz.metadata.json")
 
 
-def test_more_than_is_read_is_not_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "JSON_BYTES_MAX", 1 << 20)
+def test_more_than_there_is_room_for_is_not_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_json, "KEPT_BYTES_MAX", 1 << 20)
     made = world.catalog.tables.create(SLOT, GZIPPED)
     many = {"action": "set-properties", "updates": {f"p{number}": "x" * 10_000 for number in range(110)}}
     for codec in ("gzip", "none"):
-        with pytest.raises(InvalidError, match=r"it has \d+ bytes, at most 1 MiB can be read again; keep"):
+        with pytest.raises(InvalidError, match=r"it has \d+ bytes of JSON, at most 1 MiB are taken; keep"):
             world.catalog.tables.commit(SLOT, [], [many, *setting(codec)])
     assert world.another().tables.load(SLOT).location == made.location
+
+
+DENSE: dict[str, list[Any]] = {
+    "of objects": [{}] * 10_000,
+    "of lists": [[]] * 16_000,
+    "of numbers": [1] * 22_000,
+}
+
+
+@pytest.mark.parametrize("what", DENSE)
+def test_what_is_short_as_json_and_large_in_memory_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The three bytes of an empty object become more than seventy, and the catalog is there for all."""
+    first = world.catalog.tables.create(SLOT, GZIPPED)
+    world.catalog.tables.drop(SLOT)
+    monkeypatch.setattr(metadata_json, "KEPT_PARSED_BYTES_MAX", 2 << 20)
+    location = f"{first.location.rpartition('/')[0]}/00003-theirs.metadata.json"
+    text = orjson.dumps({**first.parsed, "more": DENSE[what]})
+    assert len(text) < 70_000
+    for data in (text, metadata_json.packed(text)):
+        world.memory.put(ROOTS.key(location), data)
+        with pytest.raises(
+            InvalidError, match=r"Cannot register .*: its \d+ bytes may take \d+ MiB once parsed"
+        ):
+            world.catalog.names.register(SLOT, location)
+    monkeypatch.undo()
+    world.catalog.names.register(SLOT, location)
+    monkeypatch.setattr(metadata_json, "KEPT_PARSED_BYTES_MAX", 2 << 20)
+    with pytest.raises(
+        InvalidError, match=r"Cannot store the metadata: its \d+ bytes may take .*; keep fewer"
+    ):
+        world.catalog.tables.commit(SLOT, [], setting("none"))
+    assert world.another().tables.load(SLOT).location == location
+
+
+def test_a_view_that_is_large_in_memory_is_not_registered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = world.catalog.views.create(V, wanted())
+    world.catalog.tables.drop(V)
+    text = orjson.dumps({**made.parsed, "more": [{}] * 10_000})
+    location = f"{made.location.rpartition('/')[0]}/00003-theirs.metadata.json"
+    world.memory.put(ROOTS.key(location), text)
+    monkeypatch.setattr(metadata_json, "KEPT_PARSED_BYTES_MAX", 2 << 20)
+    with pytest.raises(InvalidError, match=r"its \d+ bytes may take \d+ MiB once parsed, at most 2 MiB"):
+        world.catalog.names.register(V, location)
+
+
+def test_one_file_is_looked_at_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take most of the memory that there is."""
+    files = {}
+    for name in ("a", "b", "c", "d"):
+        slot = TableIdentifier.of(("ns",), name)
+        files[slot] = world.catalog.tables.create(slot, NEW).location
+        world.catalog.tables.drop(slot)
+    check, lock, now, most = validate_file.check_metadata, threading.Lock(), 0, 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        time.sleep(0.05)
+        with lock:
+            now -= 1
+        return check(*args)
+
+    monkeypatch.setattr(validate_file, "check_metadata", counted)
+    with ThreadPoolExecutor(len(files)) as pool:
+        done = list(pool.map(world.catalog.names.register, files, files.values()))
+    assert [one.location for one in done] == list(files.values())
+    assert most == 1

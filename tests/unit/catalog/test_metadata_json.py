@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import gzip
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tarn.core import metadata_json
-from tarn.core.metadata_json import loads, packed, unpacked
+from tarn.core.metadata_json import (
+    PER_BYTE_MAX,
+    TooLongError,
+    check_kept,
+    loads,
+    packed,
+    parsed_bytes,
+    unpacked,
+)
 
 TEXT = b'{"a": [1, 2, 3]}'
 
@@ -50,3 +59,34 @@ def test_a_small_file_does_not_become_any_size(monkeypatch: pytest.MonkeyPatch) 
 def test_what_is_no_json_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"line 1 column|damaged"):
         loads(data)
+
+
+SNAPSHOT = orjson.dumps(
+    {
+        "snapshot-id": 1 << 62,
+        "parent-snapshot-id": 1 << 62,
+        "sequence-number": 10_000,
+        "timestamp-ms": 1_764_000_000_000,
+        "manifest-list": f"s3://tarn/warehouse/bronze/orders-{'0' * 32}/metadata/snap-{'0' * 60}.avro",
+        "schema-id": 0,
+        "summary": {"operation": "append", **{f"total-{n}": "12345" for n in range(16)}},
+    }
+)
+
+
+def test_a_long_history_has_room() -> None:
+    assert 600 < len(SNAPSHOT) < 720
+    check_kept(b"[" + b",".join([SNAPSHOT] * 48_000) + b"]")
+    with pytest.raises(TooLongError, match=r"its \d+ bytes may take 3\d\d MiB once parsed, at most 320 MiB"):
+        check_kept(b"[" + b",".join([SNAPSHOT] * 60_000) + b"]")
+
+
+def test_a_long_text_has_room_up_to_a_length() -> None:
+    check_kept(b'"' + b"x" * (64 * 1024**2 - 2) + b'"')
+    with pytest.raises(TooLongError, match="it has 67108865 bytes of JSON, at most 64 MiB are taken"):
+        check_kept(b'"' + b"x" * (64 * 1024**2 - 1) + b'"')
+
+
+@pytest.mark.parametrize("part", [b"{},", b"[],", b"1,", b'"":1,', b"[{}],", b'{"":{}},'])
+def test_no_json_is_too_dense_to_be_counted(part: bytes) -> None:
+    assert parsed_bytes(part * 1_000) <= PER_BYTE_MAX * len(part * 1_000)
