@@ -128,6 +128,20 @@ def empty(*, table_uuid: str, format_version: int) -> TableMetadata:
     return meta
 
 
+def check_counts(updates: Sequence[TableUpdate]) -> None:
+    """Require that one commit, to whatever number of tables, has no more updates than may take long.
+
+    Raises:
+        InvalidError: it has.
+    """
+    for action, most in UPDATES_MAX.items():
+        count = sum(update.get("action") == action for update in updates)
+        if count > most:
+            raise InvalidError(
+                f"Cannot apply {count} updates {action} in one commit: at most {most}; send them in several"
+            )
+
+
 def commit(
     base: TableMetadata,
     updates: Sequence[TableUpdate],
@@ -147,12 +161,7 @@ def commit(
         InvalidError: an update cannot be applied, or they are too many for one commit.
         ConflictError: an update contradicts a concurrent commit.
     """
-    for action, most in UPDATES_MAX.items():
-        count = sum(update.get("action") == action for update in updates)
-        if count > most:
-            raise InvalidError(
-                f"Cannot apply {count} updates {action} in one commit: at most {most}; send them in several"
-            )
+    check_counts(updates)
     updates = _joined(updates)
     draft = MetadataBuilder(meta=base, base=base, now_ms=now_ms)
     work = 0

@@ -35,6 +35,7 @@ from tarn_catalog.state.transactions import ParticipantChange, Renew, StartOverE
 
 ATTEMPTS_MAX = 16
 TABLES_MAX = 100
+UPDATES_MAX = 10_000  # of a commit to several tables; of one table alone what they go through counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +72,10 @@ class _Made:
 
 
 def check_tables(changes: Sequence[Change]) -> None:
-    """Require that a commit names no more tables than it may, and each once.
+    """Require that a commit names no more tables than it may, each once, and has not too many updates in all.
 
     Raises:
-        InvalidError: there are none or too many changes, or a table is named twice.
+        InvalidError: there are none or too many changes or updates, or a table is named twice.
     """
     if not 1 <= len(changes) <= TABLES_MAX:
         raise InvalidError(
@@ -84,6 +85,13 @@ def check_tables(changes: Sequence[Change]) -> None:
     twice = sorted({change.slot.text for change in changes if places.count(change.slot.key) > 1})
     if twice:
         raise InvalidError(f"Cannot commit: {', '.join(twice)} named twice; put its updates together")
+    updates = [update for change in changes for update in change.updates]
+    table_metadata.check_counts(updates)
+    if len(changes) > 1 and len(updates) > UPDATES_MAX:
+        raise InvalidError(
+            f"Cannot apply {len(updates)} updates to {len(changes)} tables at once: at most {UPDATES_MAX}; "
+            "send them in several commits"
+        )
 
 
 class MultiTableCommit:

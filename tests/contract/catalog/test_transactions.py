@@ -8,6 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -29,6 +30,7 @@ from tarn.core.naming import (
     TRANSACTIONS_PREFIX,
     WarehouseLayout,
 )
+from tarn_catalog.operations import multi_table_commit
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
@@ -277,6 +279,31 @@ def test_a_commit_to_several_tables_holds_all_requirements_or_changes_nothing() 
     catalog.together.commit(snapshots)
     world.another().together.commit(snapshots)
     assert [len(catalog.tables.load(slot).parsed["snapshots"]) for slot in (A, B)] == [1, 1]
+
+
+def test_the_updates_of_all_tables_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes long for one table takes no less time when it is a hundred tables."""
+    world = small_world()
+    catalog = world.catalog
+    for slot in (A, B):
+        catalog.tables.create(slot, NEW)
+
+    def specs(slot: TableIdentifier, count: int) -> Change:
+        spec = [{"source-id": 1, "transform": "bucket[8]", "name": "b"}]
+        update = {"action": "add-spec", "spec": {"spec-id": -1, "fields": spec}}
+        return Change(slot=slot, requirements=[], updates=[update] * count)
+
+    with pytest.raises(InvalidError, match="Cannot apply 101 updates add-spec in one commit: at most 100"):
+        catalog.together.commit([specs(A, 50), specs(B, 51)])
+    catalog.together.commit([specs(A, 50), specs(B, 50)])
+    monkeypatch.setattr(multi_table_commit, "UPDATES_MAX", 3)
+    many = [replace(set_on(slot, "x"), updates=[*set_on(slot, "x").updates] * 2) for slot in (A, B)]
+    with pytest.raises(InvalidError, match="Cannot apply 4 updates to 2 tables at once: at most 3"):
+        catalog.together.commit(many)
+    assert all("x" not in catalog.tables.load(slot).parsed["properties"] for slot in (A, B))
+    alone = replace(many[0], updates=[*many[0].updates] * 2)
+    catalog.together.commit([alone])
+    assert "x" in catalog.tables.load(A).parsed["properties"]
 
 
 def test_a_staged_create_and_a_commit_elsewhere_are_one() -> None:
