@@ -53,7 +53,7 @@ def words(text: str) -> list[str]:
 
 def wrong_with(rest: str) -> str:
     """What is wrong with arguments of `scripts/tarn`; empty for nothing."""
-    at: Any = get_command(cli.app)
+    at = all_commands()
     options: set[str] = {"--help"}
     for number, word in enumerate(words(rest)):
         options |= {name for one in at.params for name in (*one.opts, *one.secondary_opts)}
