@@ -8,9 +8,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+import orjson
 import structlog
 
-from tarn.core.errors import AccessError, InvalidSettingError, NoSuchTableError, TarnError, UnavailableError
+from tarn.core.catalog_objects import RESTORE_MARKER
+from tarn.core.errors import (
+    AccessError,
+    InvalidSettingError,
+    NoSuchTableError,
+    NotEmptyError,
+    TarnError,
+    UnavailableError,
+)
 from tarn.core.naming import PROBE_PREFIX
 from tarn.core.object_store import (
     ObjectStore,
@@ -139,6 +148,30 @@ class _Check:
                 found = self.store.get(key)
                 etag = found.etag if found else None
         self.store.delete(key)
+
+
+def check_restored(store: ObjectStore) -> None:
+    """Require that no restore of a backup was interrupted in this lake.
+
+    A part of a backup would pass for a whole lake: ingest would make tables that are still to come, and the
+    restore could not go on.
+
+    Raises:
+        NotEmptyError: one was.
+        UnavailableError: the store did not answer.
+    """
+    marker = store.get(RESTORE_MARKER)
+    if marker is None:
+        return
+    try:
+        value = orjson.loads(marker.data)
+        of = f"backup {value['id']} of {value['of']}"
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        of = "backup"
+    raise NotEmptyError(
+        f"a restore of the {of} was interrupted in this lake; run scripts/down, then scripts/tarn restore "
+        "with the same file again, which goes on with it; or begin with an empty lake: scripts/down --purge"
+    )
 
 
 def check_store(

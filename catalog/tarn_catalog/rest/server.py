@@ -19,7 +19,7 @@ from tarn.adapters.logging import configure
 from tarn.core.errors import InvalidSettingError, TarnError
 from tarn.core.object_store import ObjectStore
 from tarn_catalog.operations.catalog import Catalog
-from tarn_catalog.operations.health import check_store
+from tarn_catalog.operations.health import check_restored, check_store
 from tarn_catalog.operations.trail import Trail
 from tarn_catalog.rest.app import Limits, make_app
 from tarn_catalog.rest.auth import Authenticator
@@ -144,6 +144,7 @@ def run(settings: Settings) -> None:
     sockets = bound(settings)
     store = settings.store()
     check_store(store, name=uuid.uuid4().hex, wait_s_max=settings.catalog_store_wait_s)
+    check_restored(store)
     log.info(
         "catalog starts",
         inside=f"{settings.catalog_host}:{settings.catalog_port_inside}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tarn.adapters.store import MemoryStore
-from tarn.core.errors import InvalidSettingError
+from tarn.core.catalog_objects import RESTORE_MARKER
+from tarn.core.errors import InvalidSettingError, NotEmptyError
 from tarn_catalog.rest import server
 from tarn_catalog.rest.server import bound, make_routes, sides
 from tarn_catalog.settings import Settings
@@ -160,9 +162,48 @@ def test_the_heap_is_frozen_when_the_catalog_is_assembled_and_before_it_serves(
 
     monkeypatch.setattr(server, "serve", served)
     monkeypatch.setattr(server, "check_store", lambda *_, **__: None)
+    monkeypatch.setattr(server, "check_restored", lambda _: None)
     gc.unfreeze()
     try:
         server.run(Settings(secrets_dir=tmp_path, catalog_port_inside=0, catalog_port_published=0))
     finally:
         gc.unfreeze()
     assert frozen[0] > 10_000
+
+
+@pytest.mark.parametrize(
+    ("marker", "said"),
+    [
+        (
+            b'{"id": "b-1", "of": "2026-11-30T01:00:00Z"}',
+            "a restore of the backup b-1 of 2026-11-30T01:00:00Z was",
+        ),
+        (b"[]", "a restore of the backup was interrupted in this lake; run scripts/down, then scripts/tarn"),
+        (b"{", "a restore of the backup was interrupted"),
+    ],
+)
+def test_a_lake_whose_restore_was_interrupted_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: bytes, said: str
+) -> None:
+    """Ingest would make the tables that are still to come, and the restore could not go on."""
+    write_secrets(tmp_path)
+    store, served = MemoryStore(), list[object]()
+    monkeypatch.setattr(Settings, "store", lambda _: store)
+    monkeypatch.setattr(server, "make_routes", lambda *_: served.append("made"))
+    monkeypatch.setattr(server, "listeners", lambda *_: served.append("listens"))
+
+    async def serve(*_: object) -> None:
+        served.append("serves")
+
+    monkeypatch.setattr(server, "serve", serve)
+    settings = Settings(secrets_dir=tmp_path, catalog_port_inside=0, catalog_port_published=0)
+    store.put(RESTORE_MARKER, marker)
+    with pytest.raises(NotEmptyError, match=re.escape(said)):
+        server.run(settings)
+    assert not served
+    store.delete(RESTORE_MARKER)
+    try:
+        server.run(settings)
+    finally:
+        gc.unfreeze()
+    assert served == ["made", "listens", "serves"]
