@@ -184,14 +184,20 @@ def test_the_commit_is_empty_without_git(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_whole_tiers_run_in_several_processes_and_selected_tests_in_one() -> None:
     two = ["-n", "2", "--dist", "worksteal"]
-    assert selected("unit", [], 2) == ["tests/unit", *two]
-    assert selected("contract", [], 64)[2] == "4"
-    assert selected("unit", [], 1) == ["tests/unit"]
+    assert selected("unit", [], 2) == ["tests/unit", "-m", "not long", *two]
+    assert selected("contract", [], 64)[-4:] == ["-n", "4", "--dist", "worksteal"]
+    assert selected("unit", [], 1) == ["tests/unit", "-m", "not long"]
     assert selected("unit", ["-k", "x"], 2) == ["tests/unit", "-k", "x"]
     assert selected("integration", [], 2) == ["tests/integration"]
     plays = ["tests/unit", "tests/contract", "-m", "plays or nightly"]
     assert selected("nightly", [], 2) == [*plays, *two]
     assert selected("nightly-stack", [], 2)[-2:] == ["-m", "nightly"]
+
+
+def test_the_long_tests_of_unit_run_with_contract_and_each_test_once() -> None:
+    long = ["tests/contract", "tests/unit", "-m", "contract or long"]
+    assert selected("contract", [], 1) == long
+    assert selected("contract", ["-k", "x"], 1) == ["tests/contract", "-k", "x"]
 
 
 def test_nightly_runs_only_if_named_and_alone() -> None:

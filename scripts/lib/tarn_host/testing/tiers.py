@@ -40,6 +40,11 @@ NIGHTLY_ENV = {
     "nightly": {"TARN_TEST_TIMES": str(NIGHTLY_TIMES), "TARN_TEST_NIGHTLY": "1"},
     "nightly-stack": {"TARN_TEST_NIGHTLY": "1"},
 }
+# A developer waits for `unit`: its long tests run with the next tier, unless tests are selected.
+WHOLE_TESTS = {
+    "unit": ("tests/unit", "-m", "not long"),
+    "contract": ("tests/contract", "tests/unit", "-m", "contract or long"),
+}
 NIGHTLY_TESTS = {
     "nightly": ("tests/unit", "tests/contract", "-m", "plays or nightly"),
     "nightly-stack": ("tests/spark", "tests/integration", "tests/e2e", "tests/faults", "-m", "nightly"),
@@ -52,7 +57,7 @@ BROKEN_CHARS_MAX = 400
 ARTIFACTS = ROOT / "artifacts"
 TIMES = ARTIFACTS / "times.json"
 HELP = """Run the tests. No tier: all that exist, with one turn of six of the long tests. `unit` includes
-`lint` (format, lint, types, imports), needs no container and takes minutes. Tiers with containers build the
+`lint` (format, lint, types, imports), needs no container and is quick: its long tests run with `contract`. Tiers with containers build the
 images first and remove their containers after. Only if named: `nightly` runs the random plays of unit and
 contract with 20 times the seeds, and `nightly-stack` the long tests of the tiers with containers. Reports,
 container logs and the time of each tier (times.json) are in artifacts/."""
@@ -328,7 +333,8 @@ def selected(tier: str, for_pytest: Sequence[str], processors: int) -> list[str]
 
     Arguments of the caller select or debug a few tests: those run in one process.
     """
-    where = list(NIGHTLY_TESTS.get(tier, (f"tests/{tier}",)))
+    whole = NIGHTLY_TESTS if for_pytest else {**WHOLE_TESTS, **NIGHTLY_TESTS}
+    where = list(whole.get(tier, (f"tests/{tier}",)))
     workers = min(processors, WORKERS_MAX)
     if tier in PARALLEL and not for_pytest and workers > 1:
         where += ["-n", str(workers), "--dist", "worksteal"]
