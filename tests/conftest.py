@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -16,6 +17,7 @@ from tests.support.containers import (
     keep_logs_of_testcontainers,
     remove_leftovers,
 )
+from tests.support.kafka_sockets import close_abandoned_sockets
 from tests.support.plays import NIGHTLY, TIMES
 from tests.support.quick_http import make_quick
 from tests.support.stack import Stack, running_stack
@@ -94,7 +96,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Start keeping container logs if tests with containers were collected."""
-    if {tier_of(item.path) for item in session.items} & set(CONTAINER_TIERS):
+    with_containers = bool({tier_of(item.path) for item in session.items} & set(CONTAINER_TIERS))
+    if with_containers or "kafka" in sys.modules:
+        close_abandoned_sockets()
+    if with_containers:
         keep_logs_of_testcontainers(session.config.stash[KEEPER])
         session.config.add_cleanup(remove_leftovers)
 
