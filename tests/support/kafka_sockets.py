@@ -9,8 +9,8 @@ from typing import Any
 def close_abandoned_sockets() -> None:
     """Let a task of kafka-python that is cancelled close its socket.
 
-    The library leaves it to the collector. On loopback the kernel has connected such a socket by then, so the
-    warning reads as if a connection in use was forgotten, in whichever test runs next: on a busy machine only.
+    The library leaves it to the collector, whose warning fails whichever test comes next. On loopback the
+    kernel has connected such a socket by then, so that it looks like a connection that somebody forgot.
     """
     with warnings.catch_warnings():
         # kafka-python reads its message schemas with a function that is deprecated in Python 3.11.

@@ -13,8 +13,8 @@ TESTS_DIR = Path(__file__).resolve().parent.parent
 TIMEOUT_S_BY_TIER = {
     "unit": 60,
     "contract": 120,
-    "spark": 300,
-    "integration": 300,
+    "spark": 600,
+    "integration": 600,
     "e2e": 600,
     "faults": 900,
     "notebooks": 900,

@@ -18,13 +18,13 @@ from testcontainers.core.network import Network
 from tarn.adapters.store import S3Store
 from tarn.bootstrap.policies import policies
 from tarn_catalog.testing.server import write_secrets as write_access
-from tests.integration.minio.conftest import eventually, hardened, write_secrets
+from tests.integration.minio.conftest import hardened, write_secrets
+from tests.support.healthy import await_health, health_of
 from tests.support.images import image
 
 REPOSITORY = Path(__file__).parents[3]
 BUCKET = "tarn"
 REGION = "us-east-1"
-HEALTHY_WITHIN_S = 60.0
 Key = tuple[str, str]
 
 
@@ -79,7 +79,7 @@ def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
         with container:
             endpoint = f"http://127.0.0.1:{container.get_exposed_port(9000)}"
             store = StoreServer(container=container, endpoint=endpoint, root=root, network=network)
-            eventually("MinIO is healthy", lambda: health(container) == "healthy", timeout_s=HEALTHY_WITHIN_S)
+            await_health(container.get_wrapped_container(), what="MinIO")
             host = endpoint.removeprefix("http://")
             Minio(host, access_key=root[0], secret_key=root[1], secure=False, region=REGION).make_bucket(
                 BUCKET
@@ -90,9 +90,7 @@ def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
 
 
 def health(container: DockerContainer) -> str:
-    wrapped = container.get_wrapped_container()
-    wrapped.reload()
-    return str(wrapped.attrs["State"]["Health"]["Status"])
+    return health_of(container.get_wrapped_container())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,11 +179,7 @@ def serve(minio: StoreServer, tmp_path: Path) -> Iterator[Serve]:
                 )
             )
         for container in started:
-            eventually(
-                "the catalog is healthy",
-                lambda container=container: health(container) == "healthy",
-                timeout_s=HEALTHY_WITHIN_S,
-            )
+            await_health(container.get_wrapped_container(), what="the catalog")
         return servers
 
     yield start

@@ -17,6 +17,7 @@ from pyiceberg.catalog import load_catalog
 
 from tests.integration.catalog.conftest import BUCKET, REPOSITORY, Serve, Server, health
 from tests.integration.minio.conftest import eventually
+from tests.support.healthy import await_health
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "who": ["a", "b", "c"]})
 
@@ -120,14 +121,14 @@ def test_health_is_true(serve: Serve) -> None:
     finally:
         admin.user_enable(server.key[0])
     assert httpx.get(f"{server.uri}/v1/config").status_code == 401, "the port was open all the while"
-    eventually("it heals", lambda: health(server.container) == "healthy", timeout_s=60)
+    await_health(server.container.get_wrapped_container())
     minio = server.store.container.get_wrapped_container()
     minio.pause()
     try:
         eventually("a frozen store is seen", lambda: health(server.container) == "unhealthy", timeout_s=60)
     finally:
         minio.unpause()
-    eventually("it heals", lambda: health(server.container) == "healthy", timeout_s=60)
+    await_health(server.container.get_wrapped_container())
     assert took_s < 60
 
 

@@ -17,15 +17,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from testcontainers.core.container import DockerContainer
 
-from tests.integration.catalog.conftest import (
-    HEALTHY_WITHIN_S,
-    REPOSITORY,
-    Serve,
-    StoreServer,
-    eventually,
-    health,
-    write_secrets,
-)
+from tests.integration.catalog.conftest import REPOSITORY, Serve, StoreServer, write_secrets
+from tests.support.healthy import await_health
 
 SUITE = "tests/contract/catalog/test_pyiceberg.py"
 SUITE_TIMEOUT_S = 300
@@ -102,11 +95,7 @@ def reference(image: str, minio: StoreServer, tmp_path: Path) -> Iterator[Refere
     )
     container.ports["8181/tcp"] = ("127.0.0.1", None)  # type: ignore[assignment]
     with container:
-        eventually(
-            "the reference server is healthy",
-            lambda: health(container) == "healthy",
-            timeout_s=HEALTHY_WITHIN_S,
-        )
+        await_health(container.get_wrapped_container(), what="the reference server")
         yield Reference(
             properties={
                 "type": "rest",

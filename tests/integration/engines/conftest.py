@@ -18,12 +18,12 @@ from tarn.adapters import spark_remote
 from tarn.core.credential_plan import plan
 from tarn.core.credentials import UIDS
 from tests.integration.minio.conftest import eventually, write_secrets
+from tests.support.healthy import ENDED_WITHIN_S, await_health, state_of
 from tests.support.images import image
 
 if TYPE_CHECKING:
     from tests.integration.engines.clients import Clients
 
-HEALTHY_WITHIN_S = 180.0
 MEMORY = {"trino": "1800m", "spark": "2g", "minio": "768m", "catalog": "512m", "services": "256m"}
 
 
@@ -89,15 +89,7 @@ def address(container: DockerContainer, port: int) -> str:
 
 def state(container: DockerContainer) -> dict[str, object]:
     """The container's state, as the engine reports it."""
-    wrapped = container.get_wrapped_container()
-    wrapped.reload()
-    return dict(wrapped.attrs["State"])
-
-
-def health(container: DockerContainer) -> str:
-    """The result of the health check; the container's status if there is none."""
-    found = state(container)
-    return str(found["Health"]["Status"] if "Health" in found else found["Status"])  # type: ignore[index]
+    return state_of(container.get_wrapped_container())
 
 
 def await_healthy(container: DockerContainer, name: str) -> None:
@@ -106,7 +98,7 @@ def await_healthy(container: DockerContainer, name: str) -> None:
     Raises:
         AssertionError: it did not pass before the timeout.
     """
-    eventually(f"{name} is healthy", lambda: health(container) == "healthy", timeout_s=HEALTHY_WITHIN_S)
+    await_health(container.get_wrapped_container(), what=name)
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +120,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         bootstrap = hardened(image("services"), folder / "bootstrap").with_network(network)
         bootstrap.with_command(["python", "-m", "tarn.bootstrap.store"])
         with bootstrap:
-            eventually("bootstrap is done", lambda: health_is_over(bootstrap), timeout_s=60.0)
+            eventually("bootstrap is done", lambda: health_is_over(bootstrap), timeout_s=ENDED_WITHIN_S)
             assert state(bootstrap)["ExitCode"] == 0, bootstrap.get_logs()
         s3 = address(store, 9000)
         with (

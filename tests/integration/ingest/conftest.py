@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import subprocess
 import time
 import urllib.error
@@ -25,7 +24,9 @@ from testcontainers.core.network import Network
 
 from tarn.adapters.kafka_login import Login
 from tarn.core.credentials import UIDS
+from tarn_testkit.started import free_ports
 from tests.support.compose import SERVICES
+from tests.support.healthy import ENDED_WITHIN_S, HEALTHY_WITHIN_S, await_health, health_of, said_by
 from tests.support.images import image
 
 with warnings.catch_warnings():
@@ -35,7 +36,9 @@ with warnings.catch_warnings():
 
 UID = 10006
 DATA_UIDS = {"minio": 10001, "kafka": 10002}
-RUNS_WITHIN_S = 60.0
+RUNS_WITHIN_S = 180.0
+CAUGHT_UP_WITHIN_S = 180.0
+ANSWER_S = 30.0
 
 SPEC = """
 apiVersion: tarn/v1
@@ -178,9 +181,9 @@ class Stack:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that no connection takes while its container is killed and starts again."""
+    (port,) = free_ports(["any"]).values()
+    return int(port)
 
 
 def init_of(secrets: dict[str, str], *options: str) -> DockerContainer:
@@ -196,7 +199,7 @@ def one_shot(container: DockerContainer) -> None:
     """Run a container to its end and require exit code 0."""
     with container:
         wrapped = container.get_wrapped_container()
-        code = wrapped.wait(timeout=60)["StatusCode"]
+        code = wrapped.wait(timeout=ENDED_WITHIN_S)["StatusCode"]
         assert code == 0, wrapped.logs().decode()
 
 
@@ -218,8 +221,8 @@ def stack(disk_mib: dict[str, int]) -> Iterator[Stack]:
         owner = f"uid={DATA_UIDS[name]},gid={DATA_UIDS[name]},mode=0750"
         options = {"type": "tmpfs", "device": "tmpfs", "o": f"size={mib}m,{owner}"}
         client.volumes.create(data[name], driver_opts=options)
-    port = free_port()
-    s3_port, catalog_port = free_port(), free_port()
+    ports = {name: int(text) for name, text in free_ports(["kafka", "s3", "catalog"]).items()}
+    port, s3_port, catalog_port = ports["kafka"], ports["s3"], ports["catalog"]
     try:
         with Network() as network, contextlib.ExitStack() as running:
             one_shot(init_of(secrets))
@@ -255,11 +258,7 @@ def stack(disk_mib: dict[str, int]) -> Iterator[Stack]:
                 kafka=f"127.0.0.1:{port}",
             )
             for name in found.containers:
-                eventually(
-                    f"{name} is healthy",
-                    lambda name=name: health(found.wrapped(name)) == "healthy",
-                    timeout_s=90,
-                )
+                await_health(found.wrapped(name), what=name)
             yield found
     finally:
         for volume in volumes:
@@ -269,8 +268,7 @@ def stack(disk_mib: dict[str, int]) -> Iterator[Stack]:
 
 
 def health(container: Container) -> str:
-    container.reload()
-    return str(container.attrs["State"]["Health"]["Status"])
+    return health_of(container)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +285,7 @@ class Ingest:
     def get(self, path: str) -> tuple[int, bytes]:
         """Status and body of one of its pages; status 0 if it does not answer."""
         try:
-            with urllib.request.urlopen(f"{self.address}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.address}{path}", timeout=ANSWER_S) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as e:
             return e.code, e.read()
@@ -308,10 +306,22 @@ class Ingest:
         committed = self.status().get("committedOffsets", {})
         return {int(p): o for p, o in committed.items()} == ends
 
+    def await_caught_up(self, ends: dict[int, int]) -> None:
+        """Wait until the table holds everything below these end offsets."""
+        self._await("the table caught up", lambda: self.caught_up(ends), CAUGHT_UP_WITHIN_S, f"to {ends}")
+
     def await_running(self) -> None:
-        eventually(
-            "the ingestor runs", lambda: self.status().get("state") == "Running", timeout_s=RUNS_WITHIN_S
-        )
+        self._await("the ingestor runs", lambda: self.status().get("state") == "Running", RUNS_WITHIN_S)
+
+    def await_health(self, status: str = "healthy", *, timeout_s: float = HEALTHY_WITHIN_S) -> None:
+        """Wait until the engine reports this health."""
+        await_health(self.wrapped, status, timeout_s=timeout_s, what="ingest")
+
+    def _await(self, what: str, holds: Callable[[], bool], timeout_s: float, wanted: str = "") -> None:
+        try:
+            eventually(what, holds, timeout_s=timeout_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error} {wanted}; {self.status()}; {said_by(self.wrapped)}") from None
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from pyiceberg.exceptions import CommitStateUnknownException, RESTError, ServerE
 from tests.integration.ingest.conftest import Disk, Ingest, eventually, health
 from tests.integration.ingest.test_ingest import Ledger, ends_now
 from tests.support.containers import LogKeeper
+from tests.support.healthy import await_health
 
 with warnings.catch_warnings():
     # kafka-python reads its message schemas with a function that is deprecated in Python 3.11.
@@ -50,7 +51,7 @@ def test_a_store_without_room_refuses_writes_by_name_and_goes_on_when_there_is_r
     start, ledger, disk = ends_now(ingest), Ledger(seed=6), ingest.stack.disks["minio"]
     producer = ingest.stack.producer()
     ledger.feed(producer, 500)
-    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=60)
+    ingest.await_caught_up(ledger.ends(start))
     lake = ingest.stack.open()
     notes = lake.create_table("bronze.notes", pa.schema([("n", pa.int64())]))
     notes.append(pa.table({"n": [1]}))
@@ -69,8 +70,8 @@ def test_a_store_without_room_refuses_writes_by_name_and_goes_on_when_there_is_r
         disk.free()
     ledger.feed(producer, 500)
     producer.close()
-    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=90)
-    eventually("healthy", lambda: health(ingest.wrapped) == "healthy", timeout_s=60)
+    ingest.await_caught_up(ledger.ends(start))
+    ingest.await_health()
     found = places(ingest)
     assert max(found.values()) == 1
     assert good(ledger) <= set(found)
@@ -90,14 +91,14 @@ def test_a_log_without_room_takes_nothing_and_loses_nothing_that_it_took(
     log_keeper.expect_errors(kafka.short_id)
     producer = ingest.stack.producer()
     ledger.feed(producer, 500)
-    eventually("the table caught up", lambda: ingest.caught_up(ledger.ends(start)), timeout_s=60)
+    ingest.await_caught_up(ledger.ends(start))
     refused = fill_by_sending(ingest, ledger, disk)
     eventually("it shows", lambda: health(kafka) != "healthy", timeout_s=60)
     disk.free()
-    eventually("the broker is healthy", lambda: health(kafka) == "healthy", timeout_s=120)
+    await_health(kafka, what="the broker")
     ledger.feed(producer, 500)
     producer.close()
-    eventually("the table caught up", lambda: reached(ingest, ledger.ends(start)), timeout_s=90)
+    eventually("the table caught up", lambda: reached(ingest, ledger.ends(start)), timeout_s=180)
     found = places(ingest)
     assert max(found.values()) == 1
     assert good(ledger) <= set(found), "what was acknowledged is there"

@@ -48,7 +48,7 @@ def feed(stack: Stack, sent: dict[tuple[int, int], int]) -> None:
         if n % 200 == 0:
             time.sleep(0.05)
     for n, future in waiting:
-        meta = future.get(timeout=60)
+        meta = future.get(timeout=120)
         sent[meta.partition, meta.offset] = n
     producer.close()
 
@@ -92,10 +92,11 @@ def test_three_readers_that_are_killed_bring_in_each_row_once_and_announce_each_
             ingest.wrapped.kill(signal="SIGKILL")
             ingest.wrapped.start()
             ingest.await_running()
-        feeding.join(120)
+        feeding.join(240)
+        assert not feeding.is_alive()
         assert len(sent) == MESSAGES
         ends = {p: 1 + max(o for q, o in sent if q == p) for p in range(PARTITIONS)}
-        eventually("the table caught up", lambda: ingest.caught_up(ends), timeout_s=120)
+        ingest.await_caught_up(ends)
 
         rows = stack.open().load_table(TABLE).scan().to_arrow().to_pylist()
         found = Counter((row["_tarn"]["partition"], row["_tarn"]["offset"]) for row in rows)

@@ -15,9 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tarn.adapters import spark_remote
-from tests.integration.ingest.conftest import Stack, eventually, free_port, hardened, health
+from tests.integration.ingest.conftest import Stack, eventually, free_port, hardened
 from tests.support.containers import LogKeeper
 from tests.support.documents import to_try
+from tests.support.healthy import await_health
 
 # Both: the second reads what the first has sent.
 pytestmark = pytest.mark.in_turn(5, "a stream of Spark from Kafka loses its place with its container")
@@ -37,7 +38,7 @@ def a_spark(stack: Stack) -> Iterator[tuple[SparkSession, Container]]:
     container.ports["15002/tcp"] = ("127.0.0.1", port)  # type: ignore[assignment]
     with container:
         wrapped = container.get_wrapped_container()
-        eventually("spark is healthy", lambda: health(wrapped) == "healthy", timeout_s=180)
+        await_health(wrapped, what="spark")
         token = stack.secret("spark", "spark_token")
         with spark_remote.session(f"sc://localhost:{port}/;token={token}", {}) as session:
             yield session, wrapped

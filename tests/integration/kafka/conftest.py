@@ -19,14 +19,13 @@ from testcontainers.core.container import DockerContainer
 from tarn.adapters.kafka_login import Login
 from tarn.core.kafka_users import ADMIN, USERS
 from tarn_testkit.started import free_ports
+from tests.support.healthy import HEALTHY_WITHIN_S, await_health, health_of
 from tests.support.images import image
 from tests.support.kafka_logs import OLD, KafkaProducer, read
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", OLD, DeprecationWarning)
     from kafka.admin import KafkaAdminClient, NewTopic
-
-HEALTHY_WITHIN_S = 60.0
 
 
 def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> None:
@@ -107,8 +106,7 @@ class Broker:
 
     def health(self) -> str:
         """Its health, as the engine reports it."""
-        self.container.reload()
-        return str(self.container.attrs["State"]["Health"]["Status"])
+        return health_of(self.container)
 
     def health_line(self) -> str:
         """The output of the last finished health check."""
@@ -117,7 +115,7 @@ class Broker:
 
     def await_health(self, status: str, timeout_s: float = HEALTHY_WITHIN_S) -> None:
         """Return as soon as the engine reports this status."""
-        eventually(status, lambda: self.health() == status, timeout_s=timeout_s)
+        await_health(self.container, status, timeout_s=timeout_s)
 
     def restart(self) -> None:
         """Stop it gracefully, start it, and return when it is healthy."""

@@ -21,6 +21,7 @@ from tarn.core.kafka_users import USERS
 from tarn.probe.kafka import SASL_HANDSHAKE, Reader, RefusedError
 from tarn.probe.kafka import Broker as Bare
 from tests.integration.kafka.conftest import OLD, Broker, eventually, running
+from tests.support.healthy import ENDED_WITHIN_S
 from tests.support.images import image
 
 with warnings.catch_warnings():
@@ -589,7 +590,7 @@ def allowed_only_to_log_in(broker: Broker) -> bool:
 @pytest.mark.parametrize("missing", ["kafka_password", "kafka_users.json"])
 def test_without_its_secrets_it_does_not_start_and_says_why(tmp_path: Path, missing: str) -> None:
     with running(tmp_path / "secrets", healthy=False, without=missing) as broker:
-        assert broker.container.wait(timeout=20)["StatusCode"] == 64
+        assert broker.container.wait(timeout=ENDED_WITHIN_S)["StatusCode"] == 64
         said = broker.container.logs().decode()
     assert f"/run/tarn/secrets/{missing} is missing" in said
     assert "docker compose up init" in said

@@ -9,6 +9,7 @@ import warnings
 import pytest
 
 from tests.integration.kafka.conftest import OLD, Broker
+from tests.support.healthy import ENDED_WITHIN_S
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", OLD, DeprecationWarning)
@@ -76,7 +77,7 @@ def test_a_frozen_broker_is_unhealthy_in_time_and_healthy_again(broker: Broker) 
     broker.await_health("unhealthy", UNHEALTHY_WITHIN_S)
     assert broker.health_line() == "shallow: no metadata from port 9092 within 4 s"
     assert broker.container.exec_run(["sh", "-c", f"kill -CONT {pid}"]).exit_code == 0
-    broker.await_health("healthy", 30)
+    broker.await_health("healthy")
 
 
 def test_a_kill_loses_no_acknowledged_record_and_keeps_the_log(broker: Broker) -> None:
@@ -109,5 +110,5 @@ def test_a_log_without_its_name_is_left_alone(broker: Broker) -> None:
     broker.container.exec_run(["mv", "/data/log/meta.properties", "/data/kept"])
     broker.container.stop(timeout=15)
     broker.container.start()
-    assert broker.container.wait(timeout=20)["StatusCode"] == 65
+    assert broker.container.wait(timeout=ENDED_WITHIN_S)["StatusCode"] == 65
     assert "nothing was changed" in broker.container.logs(tail=2).decode()

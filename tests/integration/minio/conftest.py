@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from testcontainers.core.container import DockerContainer
 
+from tests.support.healthy import HEALTHY_WITHIN_S, await_health, health_of
 from tests.support.images import image
 
 UID = 10001
-HEALTHY_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,11 @@ class Server:
 
     def health(self) -> str:
         """Its health, as the engine reports it."""
-        wrapped = self.container.get_wrapped_container()
-        wrapped.reload()
-        return str(wrapped.attrs["State"]["Health"]["Status"])
+        return health_of(self.container.get_wrapped_container())
+
+    def await_health(self, status: str = "healthy", timeout_s: float = HEALTHY_WITHIN_S) -> None:
+        """Return as soon as the engine reports this status."""
+        await_health(self.container.get_wrapped_container(), status, timeout_s=timeout_s)
 
     def health_line(self) -> str:
         """The output of the last finished health check."""
@@ -108,5 +110,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         running = Server(
             container=container, address=address, user=user, password=password, secrets_dir=folder
         )
-        eventually("MinIO is healthy", lambda: running.health() == "healthy", timeout_s=HEALTHY_WITHIN_S)
+        running.await_health()
         yield running

@@ -19,8 +19,9 @@ from tarn.bootstrap.policies import policies
 from tarn.bootstrap.store import set_up_users, verify
 from tarn.core.credentials import STORE_USERS, StoreUser
 from tarn.probe.runner import Limits
-from tests.integration.minio.conftest import Server, eventually, hardened, write_secrets
+from tests.integration.minio.conftest import Server, hardened, write_secrets
 from tests.integration.minio.requests_by_hand import send, sign
+from tests.support.healthy import ENDED_WITHIN_S
 
 UNHEALTHY_WITHIN_S = 60.0
 RACERS = 12
@@ -84,7 +85,7 @@ def test_credentials_that_cannot_protect_are_refused(
     write_secrets(tmp_path, **values)
     with hardened(tmp_path) as container:
         wrapped = container.get_wrapped_container()
-        assert wrapped.wait(timeout=20)["StatusCode"] == 64
+        assert wrapped.wait(timeout=ENDED_WITHIN_S)["StatusCode"] == 64
         said = wrapped.logs().decode()
     assert "minio: refused to start:" in said
     assert line in said
@@ -96,7 +97,7 @@ def test_credentials_from_the_environment_are_refused(tmp_path: Path) -> None:
     container = hardened(tmp_path).with_env("MINIO_ROOT_PASSWORD", "from-outside-" + "x" * 20)
     with container:
         wrapped = container.get_wrapped_container()
-        assert wrapped.wait(timeout=20)["StatusCode"] == 64
+        assert wrapped.wait(timeout=ENDED_WITHIN_S)["StatusCode"] == 64
         said = wrapped.logs().decode()
     assert "MINIO_ROOT_PASSWORD is set; credentials are read from files" in said
     assert "from-outside-" not in said
@@ -205,28 +206,28 @@ def test_a_frozen_server_is_unhealthy_in_time_and_healthy_again(server: Server) 
     pid = wrapped.exec_run(["sh", "-c", "pidof minio || grep -lx minio /proc/[0-9]*/comm"]).output.decode()
     number = re.findall(r"\d+", pid)[0]
     assert wrapped.exec_run(["sh", "-c", f"kill -STOP {number}"]).exit_code == 0
-    eventually("unhealthy", lambda: server.health() == "unhealthy", timeout_s=UNHEALTHY_WITHIN_S)
+    server.await_health("unhealthy", UNHEALTHY_WITHIN_S)
     assert server.health_line() == "shallow: GET http://127.0.0.1:9000/tarn-health/beat: no answer within 4 s"
     assert wrapped.exec_run(["sh", "-c", f"kill -CONT {number}"]).exit_code == 0
-    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=90)
+    server.await_health()
 
 
 def test_a_revoked_key_is_unhealthy_in_time_and_healthy_again(server: Server) -> None:
     write_secrets(server.secrets_dir, root_user=server.user, root_password=secrets.token_urlsafe(30))
-    eventually("unhealthy", lambda: server.health() == "unhealthy", timeout_s=UNHEALTHY_WITHIN_S)
+    server.await_health("unhealthy", UNHEALTHY_WITHIN_S)
     line = "shallow: GET /tarn-health/beat answered 403 (SignatureDoesNotMatch), expected 200 or 404"
     assert server.health_line() == line
     write_secrets(server.secrets_dir, root_user=server.user, root_password=server.password)
-    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=90)
+    server.await_health()
 
 
 def test_a_paused_server_is_healthy_soon_after(server: Server) -> None:
     wrapped = server.container.get_wrapped_container()
     wrapped.pause()
     time.sleep(LIMITS.gap_s_max)  # the engine's own pauses are shorter than this
-    eventually("unhealthy", lambda: server.health() == "unhealthy", timeout_s=UNHEALTHY_WITHIN_S)
+    server.await_health("unhealthy", UNHEALTHY_WITHIN_S)
     wrapped.unpause()
-    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=90)
+    server.await_health()
     wrapped.reload()
     assert wrapped.status == "running"
     assert wrapped.attrs["RestartCount"] == 0, "it was thawed, not started again"
@@ -242,7 +243,7 @@ def test_a_kill_loses_nothing_that_was_acknowledged(server: Server, bucket: str)
     wrapped.start()
     wrapped.reload()
     address = f"127.0.0.1:{wrapped.ports['9000/tcp'][0]['HostPort']}"
-    eventually("healthy again", lambda: server.health() == "healthy", timeout_s=90)
+    server.await_health()
     for number in range(50):
         target = f"/{bucket}/kept-{number}"
         signed = sign("GET", address, target, user=server.user, password=server.password)

@@ -45,6 +45,13 @@ def test_a_server_looks_often_whether_it_is_to_end(monkeypatch: pytest.MonkeyPat
     assert seen == [quick_http.TICK_S] * 2
 
 
+def test_only_who_says_no_limit_waits_long_for_an_answer() -> None:
+    with httpx.Client() as one, httpx.Client(timeout=3) as other:
+        assert one.timeout == httpx.Timeout(quick_http.ANSWER_S)
+        assert other.timeout == httpx.Timeout(3)
+    assert httpx.AsyncClient().timeout == httpx.Timeout(quick_http.ANSWER_S)
+
+
 def test_made_quick_twice_is_made_quick_once() -> None:
     servers: Any = uvicorn.server
     before = servers.asyncio
