@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tarn_host.stack import project
 
-from tests.support.stack import LONG_RUNNING, Answer, Stack, run
+from tests.support.stack import ENGINE_S, LONG_RUNNING, Answer, Stack, run
 
 pytestmark = pytest.mark.in_turn(6, "two copies of Tarn on one machine share or mix up something")
 
@@ -84,19 +84,19 @@ def of(name: str) -> dict[str, set[str]]:
     """The engine's objects of a project, by kind."""
     mine = f"label=com.docker.compose.project={name}"
     return {
-        kind: set(run(["docker", *words, "--filter", mine], timeout_s=30).text.split())
+        kind: set(run(["docker", *words, "--filter", mine], timeout_s=ENGINE_S).text.split())
         for kind, words in KINDS.items()
     }
 
 
 def images() -> set[str]:
-    listed = run(["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"], timeout_s=30)
+    listed = run(["docker", "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"], timeout_s=ENGINE_S)
     return {tag for tag in listed.text.split() if tag.startswith("tarn/")}
 
 
 def published(name: str) -> set[str]:
     mine = f"label=com.docker.compose.project={name}"
-    rows = run(["docker", "ps", "--filter", mine, "--format", "{{.Ports}}"], timeout_s=30).text
+    rows = run(["docker", "ps", "--filter", mine, "--format", "{{.Ports}}"], timeout_s=ENGINE_S).text
     return {part.partition("->")[0].strip() for part in rows.replace("\n", ",").split(",") if "->" in part}
 
 

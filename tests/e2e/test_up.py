@@ -13,7 +13,7 @@ from tarn_host.stack import needs
 
 from tests.support.compose import LONG_RUNNING
 from tests.support.containers import LogKeeper, artifacts
-from tests.support.stack import Stack, eventually, read_timings, run
+from tests.support.stack import ENGINE_S, Stack, eventually, read_timings, run
 
 ENGINES = ("pyiceberg", "trino", "spark")
 
@@ -37,7 +37,7 @@ def leftovers(project_name: str) -> list[str]:
         ("volume", ["volume", "ls"]),
     ):
         command = ["docker", *listing, "-q", "--filter", f"label=com.docker.compose.project={project_name}"]
-        found += [f"{kind} {word}" for word in run(command, timeout_s=30).text.split()]
+        found += [f"{kind} {word}" for word in run(command, timeout_s=ENGINE_S).text.split()]
     return found
 
 

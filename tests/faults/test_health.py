@@ -10,10 +10,10 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from tests.support.stack import LONG_RUNNING, Stack, eventually, run
+from tests.support.stack import ENGINE_S, LONG_RUNNING, Stack, eventually, run
 
 UNHEALTHY_WITHIN_S = 60
-HEALTHY_WITHIN_S = 120
+HEALTHY_WITHIN_S = 240
 
 PORT_OF = {
     "minio": "TARN_PORT_S3",
@@ -57,11 +57,11 @@ def frozen_process(stack: Stack, *services: str) -> Iterator[None]:
 def frozen_container(stack: Stack, service: str) -> Iterator[None]:
     """Pause a whole container, including its health check."""
     identity = stack.container(service)
-    assert run(["docker", "pause", identity], timeout_s=30).code == 0
+    assert run(["docker", "pause", identity], timeout_s=ENGINE_S).code == 0
     try:
         yield
     finally:
-        assert run(["docker", "unpause", identity], timeout_s=30).code == 0
+        assert run(["docker", "unpause", identity], timeout_s=ENGINE_S).code == 0
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ with warnings.catch_warnings():
     from kafka import KafkaProducer as KafkaProducer
     from kafka import TopicPartition as TopicPartition
 
-READ_S = 20.0
+READ_S = 120.0
 
 
 def ends(options: Mapping[str, Any], topic: str, partitions: int) -> dict[int, int]:
@@ -49,7 +49,8 @@ def read(
             consumer.seek(TopicPartition(topic, number), offset)
         until, until_s = consumer.end_offsets(places), time.monotonic() + READ_S
         while any(consumer.position(place) < until[place] for place in places):
-            assert time.monotonic() < until_s, f"read {found}, ends are {until}"
+            read_to = {place.partition: consumer.position(place) for place in places}
+            assert time.monotonic() < until_s, f"read to {read_to}, ends are {until}"
             for place, records in consumer.poll(timeout_ms=500).items():
                 found[place.partition] += [record.value for record in records]
     finally:

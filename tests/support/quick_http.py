@@ -8,7 +8,7 @@ from typing import Any
 
 TICK_S = 0.01
 ANSWER_S = 60.0
-"""How long a client waits for an answer if nobody gave it another limit: the library's 5 s are a short stall."""
+"""How long a client waits for an answer if nobody gave it a limit; the library's 5 s are a short stall."""
 
 
 def make_quick() -> None:

@@ -25,6 +25,8 @@ T = TypeVar("T")
 SCRIPTS = project.ROOT / "scripts"
 PORTS_FILE = project.STATE_DIR / "test-ports.json"
 UP_TIMEOUT_S = 900
+ENGINE_S = 120
+"""Until the engine has answered a question: it may be busy with images and with the disk."""
 FAULT_ECHO_S = 20
 HEALTHY_WITHIN_S = 180
 TIMESTAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* ?(.*)$")
@@ -53,13 +55,15 @@ def run(command: list[str], *, timeout_s: float, env: Mapping[str, str] | None =
     return Answer(code=done.returncode, text=done.stdout.decode(errors="replace"))
 
 
-def eventually(look: Callable[[], T | None], *, timeout_s: float, what: str, pause_s: float = 0.5) -> T:
+def eventually(
+    look: Callable[[], T | None], *, timeout_s: float, what: str | Callable[[], str], pause_s: float = 0.5
+) -> T:
     """The first result that is neither None nor False.
 
     Args:
         look: called until it returns such a result.
         timeout_s: the timeout, in seconds.
-        what: name of the condition, for the error message.
+        what: name of the condition, for the error message, or what makes it once the time is over.
         pause_s: seconds between two calls.
 
     Raises:
@@ -71,7 +75,7 @@ def eventually(look: Callable[[], T | None], *, timeout_s: float, what: str, pau
         if found is not None and found is not False:
             return found
         if time.monotonic() > until:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}")
+            raise AssertionError(f"not within {timeout_s:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(pause_s)
 
 
@@ -125,7 +129,7 @@ class Stack:
         label, command = "com.docker.compose", ["docker", "ps", "--all", "--no-trunc", "--quiet"]
         for condition in (f"project={self.name}", f"service={service}", "oneoff=False"):
             command += ["--filter", f"label={label}.{condition}"]
-        answer = run(command, timeout_s=30)
+        answer = run(command, timeout_s=ENGINE_S)
         assert answer.code == 0, answer.text
         names = answer.text.split()
         assert len(names) == 1, f"{service} has {len(names)} containers"
@@ -133,7 +137,7 @@ class Stack:
 
     def inspect(self, service: str) -> dict[str, Any]:
         """`docker inspect` of a service's container."""
-        answer = run(["docker", "inspect", self.container(service)], timeout_s=30)
+        answer = run(["docker", "inspect", self.container(service)], timeout_s=ENGINE_S)
         assert answer.code == 0, answer.text
         found: dict[str, Any] = json.loads(answer.text)[0]
         return found
@@ -146,8 +150,8 @@ class Stack:
     def inspect_all(self) -> dict[str, dict[str, Any]]:
         """`docker inspect` of every service's container, in two calls; one-off containers are omitted."""
         mine = f"label=com.docker.compose.project={self.name}"
-        listed = run(["docker", "ps", "--all", "--quiet", "--filter", mine], timeout_s=30)
-        answer = run(["docker", "inspect", *listed.text.split()], timeout_s=30)
+        listed = run(["docker", "ps", "--all", "--quiet", "--filter", mine], timeout_s=ENGINE_S)
+        answer = run(["docker", "inspect", *listed.text.split()], timeout_s=ENGINE_S)
         assert answer.code == 0, answer.text
         found: dict[str, dict[str, Any]] = {}
         for container in json.loads(answer.text):
@@ -260,7 +264,9 @@ class Stack:
 def ports_of(name: str) -> dict[str, str]:
     """The ports of a running stack of this name, or free ones, stored for the next tier."""
     wanted = list(project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8")))
-    listed = run(["docker", "ps", "-q", "--filter", f"label=com.docker.compose.project={name}"], timeout_s=30)
+    listed = run(
+        ["docker", "ps", "-q", "--filter", f"label=com.docker.compose.project={name}"], timeout_s=ENGINE_S
+    )
     if listed.text.split() and PORTS_FILE.is_file():
         known: dict[str, str] = json.loads(PORTS_FILE.read_text(encoding="utf-8"))
         if set(known) == set(wanted):

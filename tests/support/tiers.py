@@ -16,7 +16,7 @@ TIMEOUT_S_BY_TIER = {
     "spark": 600,
     "integration": 600,
     "e2e": 600,
-    "faults": 900,
+    "faults": 1200,
     "notebooks": 900,
     "rck": 1200,
 }
