@@ -32,7 +32,7 @@ enough, sent = threading.Event(), 0
 threading.Thread(target=lambda: (sys.stdin.read(), enough.set()), daemon=True).start()
 while not enough.is_set():
     row = {"id": uuid.uuid4().hex, "sent_at": datetime.now(UTC).isoformat(), "note": "trickle"}
-    log.send(TOPIC, json.dumps(row).encode(), timeout_s=20)
+    log.send(TOPIC, json.dumps(row).encode(), timeout_s=90)
     sent += 1
     if sent == 1:
         print("begun", flush=True)
@@ -85,7 +85,7 @@ print(json.dumps(found))
 
 def sums(of: Stack, wanted: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Row count and checksum of every table, by name; at the given snapshots, or the current ones."""
-    answer = of.one_shot("cli", SUMS.replace("WANTED", json.dumps(wanted or {})), timeout_s=240)
+    answer = of.one_shot("cli", SUMS.replace("WANTED", json.dumps(wanted or {})), timeout_s=400)
     assert answer.code == 0, answer.text
     found: dict[str, Any] = json.loads(answer.text.splitlines()[-1])
     return found
@@ -125,8 +125,8 @@ def taken(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
             while "begun" not in said.splitlines():
                 said += (line := trickle.stdout.readline().decode())
                 assert line, said
-            answer = stack.script("tarn", "backup", str(file), timeout_s=200)
-            looked = stack.script("tarn", "fsck", "--json", timeout_s=120)
+            answer = stack.script("tarn", "backup", str(file), timeout_s=300)
+            looked = stack.script("tarn", "fsck", "--json", timeout_s=240)
             said += trickle.communicate(timeout=120)[0].decode()
         finally:
             trickle.kill()

@@ -63,7 +63,7 @@ class Doors:
 @pytest.fixture(scope="module")
 def doors(stack: Stack) -> Iterator[Doors]:
     env = host_env(stack)
-    with httpx.Client(timeout=60) as http:
+    with httpx.Client(timeout=180) as http:
         yield Doors(
             gateway=env["TARN_GATEWAY_URI"],
             catalog=env["TARN_CATALOG_URI"],
@@ -89,7 +89,7 @@ def sql(stack: Stack, doors: Doors, text: str) -> list[list[Any]]:
         user="cli",
         catalog="tarn",
         extra_credential=[("secret", doors.credential.partition(":")[2])],
-        request_timeout=60,
+        request_timeout=180,
     )
     with contextlib.closing(connection):
         return list(connection.cursor().execute(text).fetchall())
@@ -106,7 +106,7 @@ def usable(stack: Stack, doors: Doors, *, all_healthy: bool = True) -> None:
         except httpx.HTTPError:
             return False
 
-    eventually(answers, timeout_s=90, what="the gateway answers")
+    eventually(answers, timeout_s=180, what=lambda: f"the gateway answers; {stack.last_probe('gateway')}")
     if all_healthy:
         stack.await_healthy()
 
@@ -158,12 +158,12 @@ def test_only_who_may_write_the_table_does(stack: Stack, doors: Doors, table: st
         answer = doors.http.post(f"{doors.gateway}/v1/tables/{table}/rows", json=[{"id": 1}], headers=headers)
         assert answer.status_code == 401, answer.text
     doors.admin("POST", "/tarn/v1/grants", {"on": on, "to": name, "privileges": ["WRITE"]})
-    eventually(lambda: status(200), timeout_s=30, what="the grant holds")
+    eventually(lambda: status(200), timeout_s=90, what="the grant holds")
     assert ids(stack, doors, table) == [1]
     doors.admin("DELETE", f"/tarn/v1/principals/{name}", None)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 def test_writers_with_retries_lose_and_double_nothing_while_the_gateway_is_killed(
     stack: Stack,
     doors: Doors,
@@ -199,7 +199,7 @@ def test_writers_with_retries_lose_and_double_nothing_while_the_gateway_is_kille
             # The next kill must meet a gateway that writes again, not one that is still down.
             eventually(
                 lambda count=count: stack.inspect("gateway")["RestartCount"] > count,
-                timeout_s=60,
+                timeout_s=120,
                 what="the gateway starts again",
             )
             usable(stack, doors, all_healthy=False)
@@ -210,7 +210,7 @@ def test_writers_with_retries_lose_and_double_nothing_while_the_gateway_is_kille
     assert stack.inspect("gateway")["RestartCount"] >= KILLS
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 def test_large_bodies_to_many_tables_do_not_fill_its_memory(
     stack: Stack, doors: Doors, record_property: Callable[[str, object], None]
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.stack import Stack
 
-CLIENT_S = 120
+CLIENT_S = 240
 
 PYICEBERG = """
 import json, os, sys
@@ -88,7 +88,7 @@ try:
         producer.send(topic, key=b"k", value=b"%d" % number)
     producer.close()
     consumer = KafkaConsumer(
-        topic, auto_offset_reset="earliest", enable_auto_commit=False, consumer_timeout_ms=20_000, **settings
+        topic, auto_offset_reset="earliest", enable_auto_commit=False, consumer_timeout_ms=90_000, **settings
     )
     found = []
     for record in consumer:

@@ -32,7 +32,7 @@ def table(stack: Stack, doors: Doors) -> str:
     name = f"gate.l_{uuid.uuid4().hex[:12]}"
     place = 'ROW("source" varchar, "partition" integer, "offset" bigint, "time" timestamp(6) with time zone)'
     sql(stack, doors, f"CREATE TABLE {name} (id bigint, _tarn {place})")
-    made = stack.script("tarn", "log", name, "--partitions", "2", "--wait", "90", timeout_s=180)
+    made = stack.script("tarn", "log", name, "--partitions", "2", "--wait", "180", timeout_s=300)
     assert made.code == 0, made.text
     return name
 
@@ -93,7 +93,7 @@ def test_rows_land_at_the_offsets_of_the_answer(stack: Stack, doors: Doors, tabl
     client = Client(doors, table, 0)
     found = client._post(0, [{"id": 1}, {"id": 2}])
     assert (found["durability"], found["accepted"], found["repeated"]) == ("log", 2, False)
-    eventually(lambda: ids(stack, doors, table) == [1, 2], timeout_s=60, what="the rows landed")
+    eventually(lambda: ids(stack, doors, table) == [1, 2], timeout_s=180, what="the rows landed")
     (one,) = found["offsets"]
     rows = sql(stack, doors, f"SELECT _tarn.source, _tarn.partition, _tarn.offset FROM {table} ORDER BY id")
     assert rows == [[found["topic"], one["partition"], offset] for offset in (one["first"], one["last"])]
@@ -101,7 +101,7 @@ def test_rows_land_at_the_offsets_of_the_answer(stack: Stack, doors: Doors, tabl
     assert again == {**found, "repeated": True}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_500)
 def test_each_row_is_there_once_when_the_gateway_is_killed_under_load(
     stack: Stack, doors: Doors, table: str
 ) -> None:
@@ -124,11 +124,13 @@ def test_each_row_is_there_once_when_the_gateway_is_killed_under_load(
         killing.result(timeout=600)
         for one in playing:
             one.result(timeout=600)
-    stack.await_healthy()
+        stack.await_healthy()
     wanted = {number: place for client in clients for number, place in client.offsets.items()}
     assert len(wanted) >= WRITERS * WRITES * ROWS
     eventually(
-        lambda: len(ids(stack, doors, table)) >= len(wanted), timeout_s=120, what="all rows have landed"
+        lambda: len(ids(stack, doors, table)) >= len(wanted),
+        timeout_s=240,
+        what=lambda: f"all {len(wanted)} rows have landed; {len(ids(stack, doors, table))} have",
     )
     time.sleep(3)  # what would come twice has time to come
     rows = sql(stack, doors, f"SELECT id, _tarn.partition, _tarn.offset FROM {table}")

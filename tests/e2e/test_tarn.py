@@ -17,8 +17,11 @@ from tests.support.stack import LONG_RUNNING, Answer, Stack, eventually, run
 
 STATUS_S_MAX = 6.0
 """Seconds: twice the time on an idle machine; the container's start is excluded from both."""
+QUICK_WITHIN_S = 120
+"""The machine may be busy at any one time, but not always."""
 HALF_STATUS_S_MAX = 30.0
-WELL_S = 120
+START_S_MAX = 30.0
+WELL_S = 240
 PAUSED = ("trino", "kafka")
 
 # All statements in one container: starting one for each would take most of the time.
@@ -53,7 +56,7 @@ SQL = {
 def status(stack: Stack) -> tuple[int, dict[str, Any], float]:
     """The exit code, the JSON output, and the duration of the command in seconds."""
     begun_s = time.monotonic()
-    answer = stack.script("tarn", "status", "--json", timeout_s=60)
+    answer = stack.script("tarn", "status", "--json", timeout_s=180)
     took_s = time.monotonic() - begun_s
     line = next(raw for raw in answer.text.splitlines() if raw.startswith("{"))
     return answer.code, json.loads(line), took_s
@@ -68,7 +71,7 @@ def test_status_of_a_whole_stack_tells_everything_and_is_quick(stack: Stack) -> 
         seen.append(told)
         return code == 0
 
-    eventually(well, timeout_s=WELL_S, what="status says that all is well")
+    eventually(well, timeout_s=WELL_S, what=lambda: f"status says that all is well; it says {seen[-1]}")
     told = seen[-1]
     assert (told["ok"], told["faults"]) == (True, {})
     states = {state["service"]: state for state in told["services"]}
@@ -86,7 +89,16 @@ def test_status_of_a_whole_stack_tells_everything_and_is_quick(stack: Stack) -> 
         assert (layer["newest"] is not None) == (layer["offsets"] > 0), layer
         # Without a single row in any layer, no table says which topic feeds them.
         assert (layer["behind"] is None) == (layer["topic"] is None), layer
-    assert min(each["seconds"] for each in (told, status(stack)[1])) < STATUS_S_MAX
+
+    def quick() -> bool:
+        seen.append(status(stack)[1])
+        return bool(min(each["seconds"] for each in seen) < STATUS_S_MAX)
+
+    eventually(
+        quick,
+        timeout_s=QUICK_WITHIN_S,
+        what=lambda: f"status in {STATUS_S_MAX:g} s; it took {[each['seconds'] for each in seen]} s",
+    )
 
 
 @contextmanager
@@ -112,8 +124,10 @@ def paused(stack: Stack, *services: str) -> Iterator[None]:
 
 
 def test_status_of_half_a_stack_names_what_is_away_and_tells_the_rest(stack: Stack) -> None:
-    with stack.fault(), paused(stack, *PAUSED):
-        code, told, took_s = status(stack)
+    with stack.fault():
+        with paused(stack, *PAUSED):
+            code, told, took_s = status(stack)
+        stack.await_healthy(timeout_s=WELL_S)
     assert (code, told["ok"]) == (1, False)
     states = {state["service"]: state for state in told["services"]}
     for service in PAUSED:
@@ -125,8 +139,8 @@ def test_status_of_half_a_stack_names_what_is_away_and_tells_the_rest(stack: Sta
     assert "offsets" in told["faults"]
     assert {facts["name"] for facts in told["tables"]} >= {"ops.canary"}
     assert "canary" in {entry["name"] for entry in told["ingestors"]}
-    assert took_s < HALF_STATUS_S_MAX
-    stack.await_healthy(timeout_s=WELL_S)
+    assert told["seconds"] < HALF_STATUS_S_MAX
+    assert took_s < HALF_STATUS_S_MAX + START_S_MAX, "with the container's start, and its end"
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +196,8 @@ def test_a_table_goes_back_with_its_offsets_and_is_filled_again_once(stack: Stac
         "SELECT snapshot_id, CAST(summary['total-records'] AS bigint) "
         'FROM ops."canary$snapshots" ORDER BY committed_at DESC'
     )
-    before = stack.query(f"SELECT count(*), count(DISTINCT id) FROM {canary}")
+    count = f"SELECT count(*), count(DISTINCT id) FROM {canary}"
+    before = stack.query(count)
     (current, rows), *earlier = stack.query(newest)
     former = next(number for number, fewer in earlier if fewer < rows)
     answer = stack.script("tarn", "rollback", canary, "--to", str(former), timeout_s=120)
@@ -193,12 +208,15 @@ def test_a_table_goes_back_with_its_offsets_and_is_filled_again_once(stack: Stac
     )
     assert answer.code == 0, answer.text
     told = json.loads(next(raw for raw in answer.text.splitlines() if raw.startswith("{")))
-    assert (told["target"], told["before"]) == (former, current)
+    assert told["target"] == former
+    there = [number for number, _ in stack.query(newest)]
+    # The current one, or a merge of its files that came since.
+    assert told["before"] in there[: there.index(current) + 1], (told, current, there)
     assert told["rows"]["after"] < told["rows"]["before"] == before[0][0]
     eventually(
-        lambda: stack.query(f"SELECT count(*), count(DISTINCT id) FROM {canary}") == before,
+        lambda: stack.query(count) == before,
         timeout_s=WELL_S,
-        what="ingest has read again what was rolled back",
+        what=lambda: f"{before} after ingest has read again what was rolled back; now {stack.query(count)}",
     )
     assert stack.script("tarn", "fsck", timeout_s=120).code == 0
     answer = stack.script("tarn", "audit", canary, timeout_s=120)
@@ -242,7 +260,7 @@ def test_a_dead_letter_is_listed_shown_and_not_replayed_while_it_does_not_decode
         found = json.loads(typed("scripts/tarn dead-letters list --json 2>/dev/null").text)
         return any(group["stream"] == "canary" for group in found)
 
-    eventually(listed, timeout_s=60, what="the dead letter is in its table")
+    eventually(listed, timeout_s=180, what="the dead letter is in its table")
     shown = typed("scripts/tarn dead-letters show canary --last 1")
     assert (shown.code, "id: expected text, found the number 7" in shown.text) == (0, True), shown.text
     again = typed("scripts/tarn dead-letters replay services/specs/canary.yaml")

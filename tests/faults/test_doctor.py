@@ -45,7 +45,7 @@ def doctor(stack: Stack, env: dict[str, str] | None = None) -> dict[str, dict[st
 
 
 def await_nothing_wrong(stack: Stack) -> None:
-    """Wait until the doctor finds nothing: what a check began while something was wrong may fail only later."""
+    """Wait until the doctor finds nothing: what a check began while something was wrong may fail later."""
     found: dict[str, dict[str, Any]] = {}
 
     def nothing() -> bool:

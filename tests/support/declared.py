@@ -32,7 +32,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "(read_text|open_text) is deprecated", DeprecationWarning)
     from kafka import KafkaProducer
 
-COMMAND_S = 120
+COMMAND_S = 240
 SECRETS = """
 import json, pathlib
 folder = pathlib.Path("/run/tarn/secrets")
@@ -50,10 +50,12 @@ store = MinioStore(endpoint=settings.s3_endpoint, region=settings.region, bucket
 store.delete_object("KEY")
 """
 KILL = """
-import os, pathlib, signal, time
+import os, pathlib, signal, sys, threading, time
+enough = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), enough.set()), daemon=True).start()
 name = b"tarn.ingest" + b".worker"  # not as one text: it is on this program's own command line
 killed, until = 0, time.monotonic() + SECONDS
-while time.monotonic() < until:
+while time.monotonic() < until and not enough.is_set():
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if name in path.read_bytes():
@@ -62,7 +64,8 @@ while time.monotonic() < until:
         except (OSError, ValueError):
             continue
     time.sleep(0.05)
-print("killed", killed)
+print("killed", killed, flush=True)
+os._exit(0)  # the thread may still hold its input
 """
 
 
@@ -150,15 +153,16 @@ class Terminal:
         assert answer.code == 0, answer.text
 
     @contextmanager
-    def killing_writers(self, seconds: float) -> Iterator[None]:
-        """Kill each writer that is a process as soon as it is there, for so long."""
+    def killing_writers(self, *, seconds_max: float) -> Iterator[None]:
+        """Kill each writer that is a process as soon as it is there, until the block ends."""
         container = self.stack.container("ingest")
-        code = KILL.replace("SECONDS", str(seconds))
-        with subprocess.Popen(
-            ["docker", "exec", container, "python3", "-c", code], stdout=subprocess.PIPE
-        ) as process:
-            yield
-            out, _ = process.communicate(timeout=seconds + 60)
+        command = ["docker", "exec", "--interactive", container, "python3", "-c"]
+        code = KILL.replace("SECONDS", str(seconds_max))
+        with subprocess.Popen([*command, code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            try:
+                yield
+            finally:
+                out, _ = process.communicate(timeout=seconds_max + 60)
         assert process.returncode == 0
         assert int(out.split()[-1]) > 0, "no writer was killed"
 
@@ -210,7 +214,7 @@ class Feed:
             value = json.dumps({"id": number, self.key: f"text {number}"}).encode()
             waiting.append((number, producer.send(self.topic, value, partition=number % self.partitions)))
         for number, future in waiting:
-            meta = future.get(timeout=60)
+            meta = future.get(timeout=120)
             self.sent[meta.partition, meta.offset] = number
 
     @contextmanager
@@ -235,14 +239,14 @@ class Feed:
         assert not failed, failed
         assert not thread.is_alive()
 
-    def require_exact(self, stack: Stack, table: str, *, within_s: float = 60) -> int:
+    def require_exact(self, stack: Stack, table: str, *, within_s: float = 180) -> int:
         """Require each message to be one row, with its own number; returns how many they are."""
         wanted = sorted((p, o, n) for (p, o), n in self.sent.items())
         count = f"SELECT count(*) FROM {table}"
         eventually(
             lambda: (stack.query(count) or [[0]])[0][0] >= len(wanted),
             timeout_s=within_s,
-            what=f"{len(wanted):,} rows of {table}",
+            what=lambda: f"{len(wanted):,} rows of {table}; it has {stack.query(count)}",
         )
         rows = stack.query(f"SELECT _tarn.partition, _tarn.offset, id FROM {table}")
         assert sorted(tuple(row) for row in rows) == wanted

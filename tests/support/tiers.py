@@ -15,7 +15,7 @@ TIMEOUT_S_BY_TIER = {
     "contract": 120,
     "spark": 600,
     "integration": 600,
-    "e2e": 600,
+    "e2e": 900,
     "faults": 1200,
     "notebooks": 900,
     "rck": 1200,
