@@ -25,7 +25,7 @@ from tests.support.stack import run
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 INSTALL_S = 600
-LOOK_S = 90
+LOOK_S = 180
 RESULT = re.compile(r'<pre id="result">(.*?)</pre>', re.DOTALL)
 # The browser's own protections against requests into private networks, and its upgrade to HTTPS: disabled, so
 # that the services' own protections are tested. Older browsers have none of these.

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ANSWER_S = 30.0
-WAIT_S = 20.0
+ANSWER_S = 90.0
+WAIT_S = 60.0
+"""Until a page shows something: Tarn's asks every two seconds, and gives a request six."""
 QUIET_FLAGS = (
     "--headless",
     "--no-sandbox",
