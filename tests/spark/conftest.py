@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from tarn.adapters import spark_remote
 from tarn_jobs.lake import Lake
 
-READY_S = 120.0
+READY_S = 240.0
 SECRETS = {
     "catalog_credential": "nobody:nothing",
     "s3_access_key_id": "nobody",

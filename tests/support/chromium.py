@@ -80,11 +80,12 @@ class Page:
         """Wait until an expression is true, and return its value."""
         late_s = time.monotonic() + timeout_s
         while True:
+            is_last = time.monotonic() >= late_s
             with contextlib.suppress(ProtocolError):
                 found = self.run(f"(found => found instanceof Node ? true : found)({script})")
                 if found:
                     return found
-            if time.monotonic() > late_s:
+            if is_last:
                 text = self.run("document.body.innerText")
                 raise AssertionError(f"not within {timeout_s} s: {script}\n{text[:3000]}\n{self.console}")
             time.sleep(0.05)

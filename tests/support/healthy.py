@@ -51,9 +51,11 @@ def await_health(
         AssertionError: it did not before the timeout; the message has its state and its last checks.
     """
     began_s = time.monotonic()
-    while health_of(container) != status:
-        if time.monotonic() - began_s > timeout_s:
+    while True:
+        is_last = time.monotonic() - began_s >= timeout_s
+        if health_of(container) == status:
+            return time.monotonic() - began_s
+        if is_last:
             name = what or str(container.name)
             raise AssertionError(f"{name} not {status} within {timeout_s:g} s: {said_by(container)}")
         time.sleep(PAUSE_S)
-    return time.monotonic() - began_s

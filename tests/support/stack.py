@@ -58,7 +58,9 @@ def run(command: list[str], *, timeout_s: float, env: Mapping[str, str] | None =
 def eventually(
     look: Callable[[], T | None], *, timeout_s: float, what: str | Callable[[], str], pause_s: float = 0.5
 ) -> T:
-    """The first result that is neither None nor False.
+    """The first result that is neither None nor False. The last look begins when the time is over.
+
+    So a look that takes long, or a machine that stood still meanwhile, is no failure.
 
     Args:
         look: called until it returns such a result.
@@ -71,10 +73,11 @@ def eventually(
     """
     until = time.monotonic() + timeout_s
     while True:
+        is_last = time.monotonic() >= until
         found = look()
         if found is not None and found is not False:
             return found
-        if time.monotonic() > until:
+        if is_last:
             raise AssertionError(f"not within {timeout_s:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(pause_s)
 

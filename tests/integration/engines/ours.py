@@ -29,7 +29,7 @@ from tests.integration.engines.conftest import Lake
 from tests.integration.engines.history import Content, Ingest
 from tests.integration.engines.writers import message
 
-INGESTED_WITHIN_S = 30.0
+INGESTED_WITHIN_S = 180.0
 
 
 def keys(lake: Lake, consumer: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from tests.support.documents import to_try
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[3]
-WAIT_S = 120.0
+WAIT_S = 240.0
 PAUSE_COMMITS = 100
 """More than the 80 snapshots that every table keeps."""
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.engines.conftest import Lake, Trino, hardened, state
 from tests.integration.minio.conftest import eventually, write_secrets
+from tests.support.healthy import ENDED_WITHIN_S
 from tests.support.images import image
 
 
@@ -83,7 +84,7 @@ def test_the_engine_shows_no_secret(trino_server: Trino, lake: Lake) -> None:
 def test_a_missing_secret_is_named(tmp_path: Path, engine: str) -> None:
     write_secrets(tmp_path, s3_access_key_id="k", s3_secret_access_key="s")
     with hardened(image(engine), tmp_path) as container:
-        eventually("it gave up", lambda: state(container)["Status"] == "exited", timeout_s=90)
+        eventually("it gave up", lambda: state(container)["Status"] == "exited", timeout_s=ENDED_WITHIN_S)
         assert state(container)["ExitCode"] == 78
         said = container.get_logs()[1].decode()
     assert said.startswith(
@@ -97,7 +98,7 @@ def test_a_heap_that_is_no_size_is_named(tmp_path: Path, engine: str, heap: str)
     write_secrets(tmp_path, s3_access_key_id="k", s3_secret_access_key="s", catalog_credential="a:b")
     variable = f"TARN_{engine.upper()}_HEAP"
     with hardened(image(engine), tmp_path).with_env(variable, heap) as container:
-        eventually("it gave up", lambda: state(container)["Status"] == "exited", timeout_s=90)
+        eventually("it gave up", lambda: state(container)["Status"] == "exited", timeout_s=ENDED_WITHIN_S)
         assert state(container)["ExitCode"] == 78
         said = container.get_logs()[1].decode()
     assert said == f"{engine} cannot start: {variable} is '{heap}'; write it like 1g or 768m\n"

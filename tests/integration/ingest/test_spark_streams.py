@@ -25,7 +25,7 @@ pytestmark = pytest.mark.in_turn(5, "a stream of Spark from Kafka loses its plac
 
 ROOT = Path(__file__).resolve().parents[3]
 PARTITIONS = 3
-WAIT_S = 120.0
+WAIT_S = 240.0
 SASL = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "SCRAM-SHA-512"}
 
 

@@ -29,7 +29,7 @@ with warnings.catch_warnings():
 
 
 def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> None:
-    """Return as soon as the condition holds.
+    """Return as soon as the condition holds. The last look begins when the time is over.
 
     Args:
         what: name of the condition, for the error message.
@@ -40,11 +40,13 @@ def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> Non
         AssertionError: it did not hold before the timeout.
     """
     until_s = time.monotonic() + timeout_s
-    while time.monotonic() < until_s:
+    while True:
+        is_last = time.monotonic() >= until_s
         if holds():
             return
+        if is_last:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}")
         time.sleep(0.2)
-    raise AssertionError(f"not within {timeout_s:g} s: {what}")
 
 
 def free_port() -> int:
@@ -133,7 +135,7 @@ class Broker:
         """Produce the records; returns how many were acknowledged."""
         producer = KafkaProducer(**self.options(), acks="all")
         waiting = [producer.send(topic, record, partition=i % 2) for i, record in enumerate(records)]
-        producer.flush(timeout=30)
+        producer.flush(timeout=120)
         producer.close(timeout=5)
         return sum(future.succeeded() for future in waiting)
 

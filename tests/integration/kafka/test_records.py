@@ -27,7 +27,7 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings(f"ignore:{OLD}:DeprecationWarning")
 
 CLIENTS: tuple[Client, ...] = get_args(Client)
-WAIT_S = 30.0
+WAIT_S = 120.0
 STREAM = "records"
 
 

@@ -30,7 +30,7 @@ def topics(broker: Broker) -> KafkaTopics:
 
 def as_user(broker: Broker, user: str) -> KafkaTopics:
     login = Login(user=user, password=broker.secrets.passwords[user])
-    return KafkaTopics(broker.address, login, timeout_s=20.0)
+    return KafkaTopics(broker.address, login, timeout_s=60.0)
 
 
 def test_a_topic_from_its_creation_to_its_end(topics: KafkaTopics) -> None:

@@ -53,7 +53,7 @@ class Server:
 
 
 def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
-    """Seconds until the condition held.
+    """Seconds until the condition held. The last look begins when the time is over.
 
     Args:
         what: name of the condition, for the error message.
@@ -64,11 +64,13 @@ def eventually(what: str, holds: Callable[[], bool], *, timeout_s: float) -> flo
         AssertionError: it did not hold before the timeout.
     """
     start_s = time.monotonic()
-    while time.monotonic() - start_s < timeout_s:
+    while True:
+        is_last = time.monotonic() - start_s >= timeout_s
         if holds():
             return time.monotonic() - start_s
+        if is_last:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}")
         time.sleep(0.2)
-    raise AssertionError(f"not within {timeout_s:g} s: {what}")
 
 
 def write_secrets(folder: Path, **values: str) -> None:

@@ -29,7 +29,7 @@ FLIGHTS = 15_000
 CUT = oracle.Cut(window_s=10_800, hop_s=3_600, lateness_s=3_600)
 LIMITS = {"delay": 60, "departures": 3, "cancelled": 3}
 STATES_FROM_S = 10
-MOVES_WITHIN_S = 60
+MOVES_WITHIN_S = 180
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def workers(broker: Broker, folder: Path) -> Iterator[Callable[[], Worker]]:
 
 
 @pytest.mark.in_turn(2, "windows on a real broker are wrong after kills and a rebalance")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1_200)
 def test_windows_equal_the_oracle_after_two_kills_and_a_rebalance(
     broker: Broker, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -133,9 +133,16 @@ def test_windows_equal_the_oracle_after_two_kills_and_a_rebalance(
         third = start()
         eventually("two share", lambda: bool(third.assigned()), timeout_s=MOVES_WITHIN_S)
         played.send(0.9)
-        shares = [set(worker.assigned()[-1]) for worker in (second, third)]
-        assert not shares[0] & shares[1]
-        assert len(shares[0] | shares[1]) == PARTITIONS + 1
+
+        def shares() -> list[set[str]]:
+            return [set(worker.assigned()[-1]) for worker in (second, third)]
+
+        def each_has_its_own() -> bool:
+            """One worker may have written down what the group has agreed on before the other has."""
+            one, other = shares()
+            return not one & other and len(one | other) == PARTITIONS + 1
+
+        eventually("each has its own", each_has_its_own, timeout_s=MOVES_WITHIN_S)
         eventually("both have read", is_at_the_end(third), timeout_s=MOVES_WITHIN_S)
         third.kill()
 
@@ -154,7 +161,7 @@ def test_windows_equal_the_oracle_after_two_kills_and_a_rebalance(
         shown, health = second.get("/v1/windows"), second.get("/health")
         alerts_shown = [one["id"] for one in second.get("/v1/alerts")["alerts"]]
         second.process.terminate()
-        assert second.process.wait(20) == 0
+        assert second.process.wait(60) == 0
     played.close()
 
     sent = broker.read(WINDOWS, 1)
