@@ -23,7 +23,7 @@ GOLD = {f"gold.delays_by_{name}" for name in ("carrier", "route", "hour", "weath
 
 
 def canary_rows(stack: Stack) -> int:
-    answer = stack.script("tarn", "sql", "SELECT count(*) FROM ops.canary", "--csv", timeout_s=120)
+    answer = stack.script("tarn", "sql", "SELECT count(*) FROM ops.canary", "--csv", timeout_s=240)
     assert answer.code == 0, answer.text[-4_000:]
     return int(next(word for word in reversed(answer.text.split()) if word.isdigit()))
 
@@ -88,18 +88,20 @@ def replayed(stack: Stack) -> int:
     """Number of messages of the year that the replay had sent at its first progress line."""
     told = eventually(
         lambda: re.findall(r"([\d,]+) of [\d,]+ messages", stack.compose("logs", "replay").text) or None,
-        timeout_s=60,
-        what="the replay tells where it is",
+        timeout_s=240,
+        what=lambda: f"a line of progress of the replay; {stack.compose('logs', 'replay').text[-2_000:]}",
     )
     return int(told[0].replace(",", ""))
 
 
+@pytest.mark.timeout(1_800)
 def test_down_keeps_the_data_and_up_finds_it_and_goes_on_with_the_demo(
     stack: Stack, log_keeper: LogKeeper
 ) -> None:
     rows = canary_rows(stack)
     own = ("tarn", "demo", "replay", "--again", "--rate", "2000", "--messages", "100")
-    assert stack.script(*own, timeout_s=120).code == 0
+    sent = stack.script(*own, timeout_s=240)
+    assert sent.code == 0, sent.text[-4_000:]
     started = stack.compose("--profile", "demo", "up", "--detach", "--no-deps", "--no-build", "replay")
     assert started.code == 0, started.text
     played, flights = replayed(stack), bronze_rows(stack)
@@ -118,7 +120,7 @@ def test_down_keeps_the_data_and_up_finds_it_and_goes_on_with_the_demo(
     told = answer.text.partition("The three airlines that leave latest")[2].partition("Tarn is up")[0]
     assert len(re.findall(r"^\w.*\d+\.\d\s*$", told, re.MULTILINE)) == 3, told
     assert replayed(stack) > played, "it goes on where the topic ends"
-    answer = stack.script(*own, timeout_s=120)
+    answer = stack.script(*own, timeout_s=240)
     assert answer.code == 0, answer.text[-4_000:]
     assert "The replay of scripts/up is stopped" in answer.text
     state = stack.inspect("replay")["State"]
