@@ -33,7 +33,7 @@ FRONT = f"tarn/catalog-front:{PROJECT}"
 BUILD_TIMEOUT_S = 600
 WRITERS = 16
 MORE = 48
-WAIT_S_MAX = 120.0
+WAIT_S_MAX = 180.0
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
 TABLE = "/v1/namespaces/ns/tables/t"
 UNKNOWN = {502, 503, 504}
@@ -113,11 +113,11 @@ def stack(front: str, request: pytest.FixtureRequest) -> Iterator[Stack]:
                 "never",
                 "--wait",
                 "--wait-timeout",
-                "150",
+                "240",
             ),
             *("--scale", "catalog=2", "catalog-front"),
             env=env,
-            timeout_s=240,
+            timeout_s=360,
         )
         volume = f"{PROJECT}_secrets-cli:/secrets:ro"
         run = ["run", "--rm", "--network=none", "--user=10007", "--volume", volume]
@@ -210,7 +210,7 @@ class Writers:
         self._stop.set()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 def test_writers_lose_and_double_nothing_while_replicas_are_killed_and_restarted(
     stack: Stack, record_property
 ) -> None:
@@ -267,7 +267,7 @@ def test_without_a_healthy_replica_the_front_says_so_and_recovers(stack: Stack) 
                 return None  # a replica that is frozen has it
             return answer if answer.status_code == 503 else None
 
-        answer = eventually(refused, timeout_s=60, what="it is refused")
+        answer = eventually(refused, timeout_s=120, what="it is refused")
     finally:
         for container in replicas:
             docker("unpause", container)
@@ -291,6 +291,7 @@ async def serve(reader, writer):
             _, _, length = head.lower().partition("content-length:")
             await reader.readexactly(int(length.split()[0]) if length else 0)
             if path == "/health":
+                print("health", flush=True)
                 writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-length: 0\\r\\n\\r\\n")
                 continue
             print("got", path, flush=True)
@@ -336,12 +337,18 @@ class Behind:
 
     def has(self, line: str, number: int) -> bool:
         """Whether a line was logged so often, and not more; the engine shows it a little later."""
-        eventually(lambda: self.got(line) >= number, timeout_s=10, what=f"{number} times {line!r}")
+        what = f"{number} times {line!r}"
+        eventually(
+            lambda: self.got(line) >= number, timeout_s=60, what=lambda: f"{what}, not {self.got(line)}"
+        )
         return self.got(line) == number
 
     def got(self, line: str) -> int:
-        logs = b"".join(out for server in self.servers for out in server.get_logs())
-        return logs.decode().splitlines().count(line)
+        return sum(self.by_server(line))
+
+    def by_server(self, line: str) -> list[int]:
+        """How often each server logged a line."""
+        return [b"".join(one.get_logs()).decode().splitlines().count(line) for one in self.servers]
 
 
 @pytest.fixture
@@ -373,8 +380,13 @@ def behind(front: str) -> Iterator[Behind]:
             except httpx.TransportError:
                 return False
 
-        eventually(ready, timeout_s=60, what="the front passes on")
-        time.sleep(3)  # two rounds of names and health checks: both servers are known
+        eventually(ready, timeout_s=120, what="the front passes on")
+        # It checks a server once it knows its name's address; the question above was one of these at most.
+        eventually(
+            lambda: min(behind.by_server("health")) >= 2,
+            timeout_s=120,
+            what=lambda: f"both servers are known; they were asked {behind.by_server('health')} times",
+        )
         yield behind
 
 
@@ -400,19 +412,18 @@ def test_a_connection_that_is_refused_goes_to_the_other_replica(behind: Behind) 
         assert httpx.post(f"{behind.uri}/busy", json={}, timeout=30).headers.get("retry-after") == "7"
         slowest_s = max(slowest_s, time.monotonic() - began)
         assert behind.has("got /busy", number)
-    assert slowest_s < 5
+    assert slowest_s < 10
 
 
 def test_a_client_that_leaves_is_gone_for_the_replica_too(behind: Behind) -> None:
     client = socket.create_connection(("127.0.0.1", behind.port), timeout=30)
     client.sendall(b"POST /hold HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}")
-    eventually(lambda: behind.got("got /hold") == 1, timeout_s=30, what="the replica has it")
+    eventually(lambda: behind.got("got /hold") == 1, timeout_s=60, what="the replica has it")
     client.close()
-    eventually(lambda: behind.got("gone /hold") == 1, timeout_s=30, what="the replica learns it")
+    eventually(lambda: behind.got("gone /hold") == 1, timeout_s=60, what="the replica learns it")
     assert behind.got("got /hold") == 1, "the front sent it once"
 
 
-@pytest.mark.timeout(300)
 def test_a_thousand_slow_clients_end_and_take_bounded_memory(behind: Behind, record_property) -> None:
     head = b"POST /busy HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 28_000
     slow = []

@@ -75,7 +75,7 @@ def test_a_query_that_ran_before_is_not_compiled_again(
 
     def compiled() -> int:
         address = f"http://127.0.0.1:{spark_server.get_exposed_port(4040)}/metrics/json/"
-        with urllib.request.urlopen(address, timeout=10) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             histograms = json.load(answer)["histograms"]
         return sum(one["count"] for name, one in histograms.items() if name.endswith(".compilationTime"))
 
@@ -114,9 +114,9 @@ def test_no_way_of_looking_shows_a_secret(
     ]
     port = spark_server.get_exposed_port(4040)
     address = f"http://127.0.0.1:{port}/api/v1/applications"
-    with urllib.request.urlopen(address, timeout=10) as answer:
+    with urllib.request.urlopen(address, timeout=60) as answer:
         application = json.load(answer)[0]["id"]
-    with urllib.request.urlopen(f"{address}/{application}/environment", timeout=10) as answer:
+    with urllib.request.urlopen(f"{address}/{application}/environment", timeout=60) as answer:
         page = answer.read().decode()
     assert "spark.sql.catalog.tarn.credential" in page
     settings = str(

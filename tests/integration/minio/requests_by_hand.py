@@ -22,7 +22,7 @@ def send(
     method: str, address: str, target: str, headers: dict[str, str], body: bytes = b""
 ) -> tuple[int, dict[str, str], str]:
     """Status, headers (lower case) and text of the response."""
-    connection = http.client.HTTPConnection(address, timeout=20)
+    connection = http.client.HTTPConnection(address, timeout=60)
     try:
         connection.request(method, target, body=body or None, headers=headers)
         answer = connection.getresponse()

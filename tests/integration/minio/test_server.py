@@ -167,14 +167,14 @@ def race(write):
 
     def racer() -> None:
         body = secrets.token_bytes(64)
-        barrier.wait(timeout=10)
+        barrier.wait(timeout=60)
         answers.append(write(body))
 
     threads = [threading.Thread(target=racer) for _ in range(RACERS)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=120)
     assert len(answers) == RACERS
     return answers
 
