@@ -101,6 +101,17 @@ def doors(stack: Stack) -> dict[tuple[str, int], tuple[str, int]]:
     return found
 
 
+def connected(stack: Stack, service: str, targets: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """To which of these a container of the service could connect."""
+    if service in LONG_RUNNING:
+        answer = stack.inside(service, "python3", "-c", CONNECT, json.dumps(targets), timeout_s=120)
+    else:
+        code = CONNECT.replace("sys.argv[1]", repr(json.dumps(targets)))
+        answer = stack.one_shot(service, code)
+    assert answer.code == 0, answer.text
+    return [(host, port) for host, port in json.loads(answer.text.splitlines()[-1])]
+
+
 # The demo's replay is not started here.
 @pytest.mark.parametrize("service", sorted({n for n, s in SERVICES.items() if "networks" in s} - {"replay"}))
 def test_a_service_reaches_what_it_needs_and_nothing_else(
@@ -111,13 +122,14 @@ def test_a_service_reaches_what_it_needs_and_nothing_else(
     named = [list(address.split(":")) for address in table[service].uses]
     targets = [*doors, *((name, int(port)) for name, port in named)]
     targets = [target for target in targets if doors.get(target, ("", 0))[0] != service]
-    if service in LONG_RUNNING:
-        answer = stack.inside(service, "python3", "-c", CONNECT, json.dumps(targets), timeout_s=120)
-    else:
-        code = CONNECT.replace("sys.argv[1]", repr(json.dumps(targets)))
-        answer = stack.one_shot(service, code)
-    assert answer.code == 0, answer.text
-    reached = [(host, port) for host, port in json.loads(answer.text.splitlines()[-1])]
+
+    def is_needed(target: tuple[str, int]) -> bool:
+        return doors[target] in asked if target in doors else True
+
+    reached = connected(stack, service, targets)
+    if missed := [target for target in targets if is_needed(target) and target not in reached]:
+        # Once more, for a name that the engine was slow to say or a service that stood still.
+        reached += connected(stack, service, missed)
     assert {doors[target] for target in reached if target in doors} == asked
     assert {f"{host}:{port}" for host, port in reached if (host, port) not in doors} == table[service].uses
 

@@ -20,7 +20,7 @@ from tests.support.documents import to_try
 from tests.support.stack import Stack
 
 EXAMPLE = project.ROOT / "docs" / "examples" / "orders-pipeline"
-SUITE_S = 400
+SUITE_S = 700
 PROGRAM = f"{sys.executable} -m pytest -p no:cacheprovider"
 
 
@@ -83,7 +83,7 @@ def left_behind(values: dict[str, str], session: str) -> list[str]:
     return [name for name in names if name.replace("-", "_").startswith(session)]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_two_suites_side_by_side_pass_and_leave_nothing(stack: Stack, values: dict[str, str]) -> None:
     running = [suite(stack), suite(stack)]
     found = [outcome(process) for process in running]
@@ -97,7 +97,7 @@ def test_two_suites_side_by_side_pass_and_leave_nothing(stack: Stack, values: di
     assert [left_behind(values, session) for session in sessions] == [[], []]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_orders_survive_a_killed_writer_and_a_frozen_catalog(stack: Stack) -> None:
     with stack.fault():
         said = outcome(suite(stack, "--tarn-faults", "-m", "tarn_faults"))

@@ -107,7 +107,7 @@ def test_the_status_api_has_looked_at_the_lake_with_the_rights_of_ingest(stack: 
         pages = [json.loads(ask(stack, door, path=f"/v1/{name}")[1]) for name in ("tables", "storage")]
         return all(page["lookedAt"] is not None and page["fault"] is None for page in pages)
 
-    eventually(looked, timeout_s=60, what="a look at the lake")
+    eventually(looked, timeout_s=180, what="a look at the lake")
 
 
 def asked_by_pages(stack: Stack) -> int:

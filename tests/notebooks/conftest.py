@@ -10,7 +10,7 @@ import pytest
 from tests.support.stack import Stack, eventually
 
 MESSAGES = 4_000
-GOLD_WITHIN_S = 180
+GOLD_WITHIN_S = 300
 
 
 def layers(stack: Stack) -> dict[str, Any]:
@@ -26,13 +26,13 @@ def flights(stack: Stack) -> Stack:
     """The stack once gold holds flights: from an earlier tier, from the replay of `up`, or replayed now."""
     if layers(stack)["topic"] == 0:
         answer = stack.script(
-            *("tarn", "demo", "replay", "--rate", "1000", "--messages", str(MESSAGES)), timeout_s=180
+            *("tarn", "demo", "replay", "--rate", "1000", "--messages", str(MESSAGES)), timeout_s=300
         )
         assert answer.code == 0, answer.text
     eventually(
         lambda: layers(stack)["layers"]["gold"]["rows"] > 0,
         timeout_s=GOLD_WITHIN_S,
-        what="flights in gold, by the pipeline service",
+        what=lambda: f"flights in gold, by the pipeline service; there are {layers(stack)}",
         pause_s=2,
     )
     return stack

@@ -165,7 +165,11 @@ def test_what_users_write_outlives_the_container_and_ours_cannot_be_written(stac
     made = stack.compose("up", "--detach", "--no-deps", "--no-build", "--force-recreate", "jupyter")
     assert made.code == 0, made.text
     assert stack.container("jupyter") != old
-    eventually(lambda: stack.health()["jupyter"] == "healthy", timeout_s=120, what="JupyterLab healthy again")
+    eventually(
+        lambda: stack.health().get("jupyter") == "healthy",
+        timeout_s=240,
+        what=lambda: f"JupyterLab healthy again; {stack.health()}, {stack.last_probe('jupyter')}",
+    )
     kept = ask(stack, f"{path}?content=0", headers=bearer(token))
     assert kept.status == 200, "the same token, the same work"
     assert ask(stack, path, method="DELETE", headers=bearer(token)).status == 204

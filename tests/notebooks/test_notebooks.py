@@ -50,7 +50,7 @@ book = nbformat.reads(sys.stdin.read(), as_version=4)
 nbformat.validate(book)
 there = {"metadata": {"path": "/notebooks/tarn"}}
 try:
-    NotebookClient(book, timeout=240, startup_timeout=60, resources=there).execute()
+    NotebookClient(book, timeout=240, startup_timeout=180, resources=there).execute()
 except CellExecutionError:
     pass  # it stands in the outputs
 print(nbformat.writes(book))

@@ -17,7 +17,7 @@ TIMEOUT_S_BY_TIER = {
     "integration": 600,
     "e2e": 900,
     "faults": 1200,
-    "notebooks": 900,
+    "notebooks": 1200,
     "rck": 1200,
 }
 """The tiers in execution order -> timeout of one test, in seconds."""

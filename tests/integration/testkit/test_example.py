@@ -14,7 +14,7 @@ from tests.support.documents import DOCS_ELSEWHERE, to_try
 from tests.support.stack import Answer, run
 
 PAGE = "docs/test-your-pipeline.md"
-INSTALL_S, SUITE_S = 240, 240
+INSTALL_S, SUITE_S = 480, 480
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def typed(text: str, folder: Path, *, timeout_s: float) -> Answer:
 
 
 @pytest.mark.in_turn(3, "the example of a pipeline's tests does not run by itself")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 def test_the_example_passes_in_an_environment_of_its_own(home: Path, page: list[str]) -> None:
     said = typed(page[1], home, timeout_s=SUITE_S).text
     assert "tarn: embedded in this process (--tarn-embedded)" in said
