@@ -15,7 +15,7 @@ import pytest
 from tarn_host.stack import project
 
 from tests.support.containers import artifacts
-from tests.support.stack import SCRIPTS, Stack, free_ports, run
+from tests.support.stack import ENGINE_S, SCRIPTS, Stack, free_ports, run
 
 IMAGES = ("minio", "services", "catalog")
 RESTORE_S_MAX = 300
@@ -99,7 +99,7 @@ def copy(stack: Stack) -> Iterator[Stack]:
     tags = {f"tarn/{image}:{stack.name}": f"tarn/{image}:{other.name}" for image in IMAGES}
     try:
         for here, there in tags.items():
-            assert run(["docker", "tag", here, there], timeout_s=30).code == 0
+            assert run(["docker", "tag", here, there], timeout_s=ENGINE_S).code == 0
         yield other
     finally:
         other.script("down", "--purge", "--yes", timeout_s=180)

@@ -101,8 +101,8 @@ def test_two_suites_side_by_side_pass_and_leave_nothing(stack: Stack, values: di
 def test_orders_survive_a_killed_writer_and_a_frozen_catalog(stack: Stack) -> None:
     with stack.fault():
         said = outcome(suite(stack, "--tarn-faults", "-m", "tarn_faults"))
+        stack.await_healthy()
     assert "2 passed, 7 deselected" in said
-    stack.await_healthy()
 
 
 def test_faults_say_what_they_need(stack: Stack, values: dict[str, str], tmp_path: Path) -> None:

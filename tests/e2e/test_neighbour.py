@@ -14,7 +14,7 @@ from tests.support import neighbour
 from tests.support.compose import COMPOSE
 from tests.support.needs import needs
 from tests.support.neighbour import OURS, THEIRS, Neighbour
-from tests.support.stack import LONG_RUNNING, Stack, run
+from tests.support.stack import ENGINE_S, LONG_RUNNING, Stack, run
 
 CONNECT = """
 import socket, sys
@@ -45,9 +45,9 @@ def outsider(stack: Stack) -> Iterator[Neighbour]:
         pytest.skip("only root on Linux can make a network namespace")
     listed = run(
         ["docker", "network", "ls", "-q", "--filter", f"label=com.docker.compose.project={stack.name}"],
-        timeout_s=30,
+        timeout_s=ENGINE_S,
     )
-    inspected = run(["docker", "network", "inspect", *listed.text.split()], timeout_s=30)
+    inspected = run(["docker", "network", "inspect", *listed.text.split()], timeout_s=ENGINE_S)
     subnets = [one["Subnet"] for network in json.loads(inspected.text) for one in network["IPAM"]["Config"]]
     assert len(subnets) == len(COMPOSE["networks"])
     with neighbour.neighbour(subnets) as found:
@@ -64,7 +64,7 @@ def test_a_neighbour_reaches_nothing_and_everybody_else_all_that_they_need(
     assert outsider.reaches([*doors, *published]) == []
     # Connections of the host, between services, and from the services to the outside.
     info = f"http://127.0.0.1:{stack.ports['TARN_PORT_TRINO']}/v1/info"
-    with urllib.request.urlopen(info, timeout=10) as answer:
+    with urllib.request.urlopen(info, timeout=60) as answer:
         assert answer.status == 200
     inside = stack.inside("trino", "python3", "-c", CONNECT, "catalog", "8181")
     assert "connected" in inside.text, inside.text

@@ -93,8 +93,8 @@ def test_the_blocks_of_the_docs_work(stack: Stack, tmp_path: Path, name: str) ->
         for block in found:
             text = block.text.replace("file:///tmp/lake", tmp_path.as_uri())
             reader.type(Block(language=block.language, text=text, line=block.line, kept_back=None), name)
-    if name in BREAKING:
-        stack.await_healthy()
+        if name in BREAKING:
+            stack.await_healthy()
 
 
 @pytest.mark.timeout(1500)

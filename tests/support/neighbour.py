@@ -86,7 +86,7 @@ def neighbour(subnets: Sequence[str]) -> Iterator[Neighbour]:
     name, device = f"tarn-nb-{os.getpid()}", f"tnb{os.getpid()}"[:14]
 
     def ip(*words: str) -> Answer:
-        answer = run(["ip", *words], timeout_s=30)
+        answer = run(["ip", *words], timeout_s=120)
         assert answer.code == 0, f"ip {' '.join(words)}: {answer.text}"
         return answer
 
@@ -104,5 +104,5 @@ def neighbour(subnets: Sequence[str]) -> Iterator[Neighbour]:
         yield Neighbour(name)
     finally:
         # The veth pair is deleted with the namespace.
-        run(["ip", "link", "delete", device], timeout_s=30)
-        run(["ip", "netns", "delete", name], timeout_s=30)
+        run(["ip", "link", "delete", device], timeout_s=120)
+        run(["ip", "netns", "delete", name], timeout_s=120)
