@@ -29,7 +29,7 @@ def messages_of_a_year() -> int:
 
 def host_env(stack: Stack) -> dict[str, str]:
     """Variables that `scripts/tarn env` prints, parsed as a shell would."""
-    answer = stack.script("tarn", "env", timeout_s=60)
+    answer = stack.script("tarn", "env", timeout_s=240)
     assert answer.code == 0, answer.text
     found = (EXPORT.match(row) for row in answer.text.splitlines())
     return {m.group(1): m.group(2).strip("'\"") for m in found if m is not None}

@@ -7,7 +7,7 @@ import json
 import subprocess
 import tarfile
 
-from tests.support.stack import Stack, run
+from tests.support.stack import ENGINE_S, Stack, run
 
 
 def mounted_files(stack: Stack, service: str) -> dict[str, bytes]:
@@ -19,7 +19,7 @@ def mounted_files(stack: Stack, service: str) -> dict[str, bytes]:
         done = subprocess.run(
             ["docker", "cp", f"{stack.container(service)}:{mount['Destination']}", "-"],
             capture_output=True,
-            timeout=60,
+            timeout=ENGINE_S,
             check=True,
         )
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
@@ -42,7 +42,7 @@ def holders(stack: Stack, service: str, secret: str) -> list[str]:
         in stack.inside(service, "sh", "-c", "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null").text
     ):
         found.append("a process's environment or arguments")
-    if secret in run(["docker", "logs", stack.container(service)], timeout_s=60).text:
+    if secret in run(["docker", "logs", stack.container(service)], timeout_s=ENGINE_S).text:
         found.append("the log")
     return found
 

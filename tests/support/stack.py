@@ -41,17 +41,25 @@ class Answer:
 
 
 def run(command: list[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Answer:
-    """Run a program without input in the clone; stdout and stderr are combined."""
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=timeout_s,
-        cwd=project.ROOT,
-        env={**os.environ, **(env or {})},
-        check=False,
-    )
+    """Run a program without input in the clone; stdout and stderr are combined.
+
+    Raises:
+        subprocess.TimeoutExpired: it was not done in time; a note has the end of its output.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            cwd=project.ROOT,
+            env={**os.environ, **(env or {})},
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        error.add_note((error.output or b"it printed nothing").decode(errors="replace")[-4_000:])
+        raise
     return Answer(code=done.returncode, text=done.stdout.decode(errors="replace"))
 
 
@@ -110,7 +118,7 @@ class Stack:
         """Run a script of scripts/ on this stack."""
         return run([str(SCRIPTS / name), *words], timeout_s=timeout_s, env={**self.env, **(env or {})})
 
-    def compose(self, *words: str, timeout_s: float = 180) -> Answer:
+    def compose(self, *words: str, timeout_s: float = 300) -> Answer:
         """Run plain `docker compose` on this stack."""
         return run(["docker", "compose", *words], timeout_s=timeout_s, env=self.env)
 
@@ -120,7 +128,7 @@ class Stack:
             ["docker", "compose", *lifecycle.PROFILES, "config", "--format", "json"],
             capture_output=True,
             check=True,
-            timeout=60,
+            timeout=ENGINE_S,
             cwd=project.ROOT,
             env={**os.environ, **self.env, "TARN_BASE": "unused"},
         )
@@ -186,7 +194,7 @@ class Stack:
             probes = {name: self.last_probe(name) for name in others() if name in there}
             raise AssertionError(f"{error}; {others()}; {probes}") from error
 
-    def inside(self, service: str, *words: str, timeout_s: float = 60) -> Answer:
+    def inside(self, service: str, *words: str, timeout_s: float = ENGINE_S) -> Answer:
         """Run a program inside a running service's container, as the service's user."""
         return run(["docker", "exec", self.container(service), *words], timeout_s=timeout_s)
 
@@ -200,7 +208,7 @@ class Stack:
             port=int(self.ports["TARN_PORT_TRINO"]),
             user="test",
             catalog="tarn",
-            request_timeout=60,
+            request_timeout=180,
             timezone="UTC",
         )
         try:
@@ -212,7 +220,7 @@ class Stack:
         finally:
             connection.close()
 
-    def one_shot(self, service: str, code: str, timeout_s: float = 120) -> Answer:
+    def one_shot(self, service: str, code: str, timeout_s: float = 240) -> Answer:
         """Run Python in a new container of a service, with that service's secrets."""
         return self.compose(
             *("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", service, "-c", code),
@@ -248,7 +256,7 @@ class Stack:
             service, _, identity = row.partition(" ")
             if not identity or identity in self.seen:
                 continue
-            logs = run(["docker", "logs", "--timestamps", identity], timeout_s=60).text
+            logs = run(["docker", "logs", "--timestamps", identity], timeout_s=ENGINE_S).text
             (artifacts() / "logs").mkdir(exist_ok=True)
             (artifacts() / "logs" / f"{self.name}-{service}.whole.log").write_text(logs, encoding="utf-8")
             keeper.keep(service, identity, "\n".join(self._outside_faults(logs)))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 import pytest
 
-from tests.support.stack import eventually
+from tests.support.stack import eventually, run
 
 
 def test_a_look_that_takes_longer_than_the_limit_is_followed_by_another() -> None:
@@ -41,3 +42,9 @@ def test_what_was_there_is_asked_for_once_the_time_is_over() -> None:
 
     with pytest.raises(AssertionError, match=r"^not within 0 s: two; there was 1$"):
         eventually(look, timeout_s=0, what=lambda: f"two; there was {seen[0]}")
+
+
+def test_a_program_that_is_not_done_in_time_says_what_it_has_printed() -> None:
+    with pytest.raises(subprocess.TimeoutExpired) as late:
+        run(["sh", "-c", "echo half of it; exec sleep 60"], timeout_s=4)
+    assert late.value.__notes__ == ["half of it\n"]
