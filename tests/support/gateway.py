@@ -115,7 +115,7 @@ class Gateway:
             target=lambda: on_a_loop(self._server.serve(sockets=[at])), daemon=True
         )
         self._thread.start()
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + 60
         while not self._server.started:
             assert time.monotonic() < until_s
             time.sleep(0.01)
@@ -128,11 +128,11 @@ class Gateway:
         self.ended.set()
         self._server.should_exit = True
         self._server.force_exit = not drain
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=60)
 
     def connect(self) -> socket.socket:
         """A connection, for what no HTTP client sends."""
-        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
 
 class World:
@@ -155,7 +155,7 @@ class World:
         self.catalog_url = running.inside
         self.credentials = {"admin": running.credential}
         self.tokens: dict[str, str] = {}
-        self.http = stack.enter_context(httpx.Client(timeout=30))
+        self.http = stack.enter_context(httpx.Client(timeout=60))
         self._login("admin")
 
     def gateway(self, **options: Any) -> Gateway:
