@@ -41,7 +41,7 @@ def test_no_answer_is_missed_whenever_it_comes() -> None:
     async def play() -> list[bool]:
         bell = Bell(asyncio.get_running_loop())
         answers: list[Future[int]] = [Future() for _ in range(4_000)]
-        waits = [asyncio.ensure_future(bell.wait(one, 20)) for one in answers]
+        waits = [asyncio.ensure_future(bell.wait(one, 60)) for one in answers]
 
         def answer(part: int) -> None:
             chance = random.Random(part)
@@ -60,7 +60,7 @@ def test_no_answer_is_missed_whenever_it_comes() -> None:
 
     began_s = time.monotonic()
     assert all(asyncio.run(play()))
-    assert time.monotonic() - began_s < 20, "a task slept until its own end"
+    assert time.monotonic() - began_s < 60, "a task slept until its own end"
 
 
 def test_an_answer_that_comes_as_the_list_was_found_empty_is_seen() -> None:
@@ -77,12 +77,12 @@ def test_an_answer_that_comes_as_the_list_was_found_empty_is_seen() -> None:
         bell = Bell(asyncio.get_running_loop())
         bell._ended = Ended()
         first: Future[int] = Future()
-        waits = [asyncio.ensure_future(bell.wait(one, 1)) for one in (first, late)]
+        waits = [asyncio.ensure_future(bell.wait(one, 60)) for one in (first, late)]
         await asyncio.sleep(0)
         began_s = time.monotonic()
         first.set_result(1)
         found = await asyncio.gather(*waits)
-        assert time.monotonic() - began_s < 0.5, "it was not woken"
+        assert time.monotonic() - began_s < 50, "it was not woken"
         return found
 
     assert asyncio.run(play()) == [True, True]

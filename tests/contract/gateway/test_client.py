@@ -162,7 +162,7 @@ def test_a_caller_who_goes_by_the_errors_loses_and_doubles_no_row(world: World, 
                 refused.append((e.row, row(number)))
             except (UnavailableError, OutcomeUnknownError):
                 failed += 1
-    eventually(lambda: flushed(rows), timeout_s=30, what="the last batch is in", pause_s=0)
+    eventually(lambda: flushed(rows), timeout_s=60, what="the last batch is in", pause_s=0)
     assert failed > 0
     assert len(refused) > 0
     assert all(named == given for named, given in refused)

@@ -94,7 +94,7 @@ def keys(lake: Lake) -> set[str]:
 
 
 def begun(commits: SlowCommits, number: int) -> None:
-    eventually(lambda: commits.begun == number, timeout_s=15, what=f"commit {number} begins", pause_s=0.01)
+    eventually(lambda: commits.begun == number, timeout_s=60, what=f"commit {number} begins", pause_s=0.01)
 
 
 def test_what_comes_while_a_commit_is_under_way_is_one_file(lake: Lake) -> None:
@@ -159,7 +159,7 @@ def test_a_write_wakes_the_inbox_only_when_something_is_to_be_done(
         now_s[0] = 15.0
         commits.permits.release()
         assert first.result(30).accepted == 1
-        eventually(lambda: box._wake_writes == 11, timeout_s=15, what="they are waited for", pause_s=0.01)
+        eventually(lambda: box._wake_writes == 11, timeout_s=60, what="they are waited for", pause_s=0.01)
         assert woken == [10], "the commit has ended"
         back = box.submit(write(20))
         begun(commits, 2)
@@ -175,7 +175,7 @@ def test_a_large_file_is_made_while_the_one_before_is_committed(lake: Lake) -> N
         stored = keys(lake)
         rows = [write(100 + n, size=100_000) for n in range(2 + TOGETHER_BYTES // 100_000)]
         large = [box.submit(one) for one in rows]
-        eventually(lambda: keys(lake) > stored, timeout_s=30, what="its file is there", pause_s=0.01)
+        eventually(lambda: keys(lake) > stored, timeout_s=60, what="its file is there", pause_s=0.01)
         assert commits.begun == 1
         commits.permits.release(2)
         found = snapshots(first, *large)

@@ -33,7 +33,7 @@ from tarn.core.log_claims import LogBook, claims_topic_of, topic_of
 from tarn.core.offsets import TopicIdentity
 from tarn.core.table_log import LogFencedError, LogPlace, Record
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Log(KafkaLog):

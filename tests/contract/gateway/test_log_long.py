@@ -16,12 +16,15 @@ from tarn.core import log_claims
 from tarn.core.errors import UnavailableError
 from tarn.core.log_claims import KEY_MS, PRODUCER_MS, topic_of
 from tarn.gateway import group_wait, log_inbox, log_judge
+from tarn.gateway.app import AppLimits
 from tarn.gateway.log_judge import LogLimits
 from tarn.gateway.writes import Receipt, Write
 from tarn.testing.memory_log import MemoryLog
 from tests.support.gateway import NAME, LogWorld, row
+from tests.support.stack import eventually
 
 LOG = "?durability=log"
+WITHIN_S = 60.0
 NOW_MS = 1_800_000_000_000
 
 
@@ -125,7 +128,7 @@ class Away:
             raise UnavailableError("away")
 
     def wait(self) -> None:
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + WITHIN_S
         while not self.asked:
             assert time.monotonic() < until_s
             time.sleep(0.01)
@@ -155,18 +158,18 @@ def test_an_outcome_is_asked_for_by_what_this_name_of_the_table_wrote(world: Log
 
 
 def test_an_outcome_that_nobody_knows_is_not_asked_for_for_ever(world: LogWorld) -> None:
-    gateway = world.gateway(log=LogLimits(settle_s_max=0.2))
+    gateway = world.gateway(log=LogLimits(settle_s_max=0.2), app=AppLimits(answer_s_max=50))
     world.logs.at = Away("bronze.orders")
     began_s = time.monotonic()
     answer = world.post(gateway, [row(1)], query=LOG)
     assert (answer.status_code, answer.json()["error"]["type"]) == (504, "OutcomeUnknown")
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 45, "it is the time for this question that ends it"
     assert gateway.logs.inbox(NAME).waiting == (0, 0)
-    assert gateway.memory.held == 0
+    eventually(lambda: gateway.memory.held == 0, timeout_s=WITHIN_S, what="nothing is held", pause_s=0.01)
 
 
 def test_rows_that_may_be_in_one_table_are_not_written_to_another_of_its_name(world: LogWorld) -> None:
-    gateway = world.gateway(log=LogLimits(look_s=0.0))
+    gateway = world.gateway(log=LogLimits(look_s=0.0), app=AppLimits(answer_s_max=50))
     away = world.logs.at = Away("bronze.orders")
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(world.post, gateway, [row(1)], query=LOG)
@@ -177,7 +180,7 @@ def test_rows_that_may_be_in_one_table_are_not_written_to_another_of_its_name(wo
         away.waits, began_s = False, time.monotonic()
         answer = first.result()
     assert (answer.status_code, answer.json()["error"]["type"]) == (504, "OutcomeUnknown")
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 30
     assert "another table has its name now" in answer.text
 
 
@@ -189,7 +192,7 @@ def test_a_log_is_attended_to_while_nothing_is_written(
     monkeypatch.setattr(MemoryLog, "rest", lambda log: rested.set())
     gateway = world.gateway()
     assert world.post(gateway, [row(1)], query=LOG).status_code == 200
-    assert rested.wait(10)
+    assert rested.wait(WITHIN_S)
     assert world.post(gateway, [row(2)], query=LOG).status_code == 200
 
 

@@ -42,7 +42,7 @@ def test_who_holds_least_is_next_and_nobody_has_more_than_two_thirds() -> None:
             await go.wait()
 
     async def play() -> None:
-        memory, first, rest = Memory(9, wait_s_max=5), asyncio.Event(), asyncio.Event()
+        memory, first, rest = Memory(9, wait_s_max=60), asyncio.Event(), asyncio.Event()
         rest.set()
         tasks = [asyncio.ensure_future(take(memory, who, 3, first)) for who in ("a", "a", "a", "b")]
         await asyncio.sleep(0.01)
@@ -61,7 +61,7 @@ def test_who_holds_least_is_next_and_nobody_has_more_than_two_thirds() -> None:
 
 def test_answers_that_one_principal_does_not_read_keep_out_nobody_else() -> None:
     async def play() -> None:
-        memory = Memory(9, wait_s_max=5)
+        memory = Memory(9, wait_s_max=60)
         answers = [memory.keep(5, who="a") for _ in range(4)]
         assert memory.held == 20
         assert memory.grab(1, who="a") is None, "it has more than its share"
@@ -125,7 +125,7 @@ def test_a_slow_body_gives_way_to_those_who_wait_and_a_fast_one_does_not(
 
     async def body(memory: Memory, who: str, bytes_a_turn: int) -> None:
         try:
-            async with memory.hold(3, who=who) as held, held.arriving(10):
+            async with memory.hold(3, who=who) as held, held.arriving(60):
                 for _ in range(40):
                     await asyncio.sleep(0.02)
                     held.came(bytes_a_turn)
@@ -133,7 +133,7 @@ def test_a_slow_body_gives_way_to_those_who_wait_and_a_fast_one_does_not(
             ended.append(who if "while others waited" in e.message else e.message)
 
     async def play() -> None:
-        memory = Memory(6, wait_s_max=10)
+        memory = Memory(6, wait_s_max=60)
         tasks = [
             asyncio.ensure_future(body(memory, who, size)) for who, size in (("slow", 10), ("fast", MIB))
         ]
@@ -149,7 +149,7 @@ def test_a_slow_body_gives_way_to_those_who_wait_and_a_fast_one_does_not(
 
 def test_a_body_that_takes_too_long_is_ended_also_if_nobody_waits() -> None:
     async def play() -> None:
-        memory = Memory(6, wait_s_max=10)
+        memory = Memory(6, wait_s_max=60)
         with pytest.raises(SlowBodyError, match=r"did not come within 0\.05 s"):
             async with memory.hold(3, who="a") as held, held.arriving(0.05):
                 await asyncio.sleep(5)

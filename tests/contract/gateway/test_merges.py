@@ -36,7 +36,7 @@ def fill(world: World, gateway: Gateway) -> None:
 
 
 def merged(world: World, writes: int = WRITES) -> None:
-    eventually(lambda: files(world) < writes, timeout_s=20, what="a merge", pause_s=0.05)
+    eventually(lambda: files(world) < writes, timeout_s=60, what="a merge", pause_s=0.05)
 
 
 def test_files_are_merged_and_the_rows_are_the_same(world: World) -> None:
@@ -86,6 +86,6 @@ def test_a_table_of_format_version_3_is_left_as_it_is(world: World) -> None:
     world.admin("POST", "/v1/namespaces/bronze/tables/orders", {"requirements": [], "updates": [update]})
     gateway = world.gateway()
     fill(world, gateway)
-    eventually(lambda: merges_of(gateway)._small._count < WRITES, timeout_s=20, what="a look", pause_s=0.05)
+    eventually(lambda: merges_of(gateway)._small._count < WRITES, timeout_s=60, what="a look", pause_s=0.05)
     assert files(world) == WRITES
     assert world.ids() == list(range(WRITES))

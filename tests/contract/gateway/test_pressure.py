@@ -31,7 +31,7 @@ class Held:
         return getattr(self._inner, name)
 
     def load(self, table: TableName) -> Any:
-        self.go.wait(20)
+        self.go.wait(110)
         return self._inner.load(table)
 
 

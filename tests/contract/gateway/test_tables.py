@@ -48,7 +48,7 @@ def tables(clock: Clock) -> Iterator[Tables]:
     made = Tables(lake.context(), lake.objects, tables_max=2, clock=clock)
     yield made
     clock.now_s = 0
-    assert made.close(wait_s=10)
+    assert made.close(wait_s=60)
 
 
 def test_a_table_has_one_inbox_for_as_long_as_it_is_used(tables: Tables, clock: Clock) -> None:
@@ -88,7 +88,7 @@ def test_a_table_with_writes_that_wait_gives_way_to_nobody(
     tables: Tables, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
-    run: Callable[[Inbox], None] = lambda _inbox: (ended.wait(10), None)[1]  # noqa: E731
+    run: Callable[[Inbox], None] = lambda _inbox: (ended.wait(60), None)[1]  # noqa: E731
     monkeypatch.setattr(Inbox, "run", run)
     try:
         busy = tables.inbox(A)
@@ -109,13 +109,13 @@ def test_what_is_kept_of_a_table_goes_with_its_inbox(clock: Clock) -> None:
     for number in range(5):
         clock.now_s += IDLE_S + 1
         tables.inbox(TableName(("bronze",), f"t{number}"))
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + 60
     while len(context.bookkeepers._made) > 1:
         assert time.monotonic() < until_s, "those of tables that nobody writes to any more"
         time.sleep(0.01)
         gc.collect()
     clock.now_s = 0
-    assert tables.close(wait_s=10)
+    assert tables.close(wait_s=60)
 
 
 class LandsUnseen:
@@ -131,7 +131,7 @@ class LandsUnseen:
         if self.landed.is_set():
             return done
         self.landed.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)
         return Unknown(reason="the answer was lost")
 
 
@@ -153,7 +153,7 @@ def test_a_table_whose_commit_is_under_way_may_give_way_and_be_opened_again(cloc
     tables = Tables(context, lake.objects, tables_max=1, clock=clock)
     former = tables.inbox(NAME)
     first = former.submit(write(1, producer=None))
-    assert catalog.landed.wait(10)
+    assert catalog.landed.wait(60)
     for number in (3, 4, 5):
         other.submit(write(number, producer=f"p{number}"))
         settle(other)
@@ -164,21 +164,21 @@ def test_a_table_whose_commit_is_under_way_may_give_way_and_be_opened_again(cloc
     assert later is not former
     second = later.submit(write(2, producer=None))
     keeper = context.bookkeepers.of(NAME, lambda: pytest.fail("it has none"))
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + 60
     while not keeper._queue and not second.done():
         assert time.monotonic() < until_s
         time.sleep(0.01)
     assert not second.done()
     catalog.go_on.set()
-    assert [one.result(10).repeated for one in (first, second)] == [False, False]
+    assert [one.result(60).repeated for one in (first, second)] == [False, False]
     assert ids(lake) == [1, 2, 3, 4, 5]
     clock.now_s = 0
-    assert tables.close(wait_s=10)
+    assert tables.close(wait_s=60)
 
 
 def test_after_its_end_nothing_is_opened(tables: Tables) -> None:
     tables.inbox(A)
-    assert tables.close(wait_s=10)
+    assert tables.close(wait_s=60)
     with pytest.raises(UnavailableError, match="nothing was written"):
         tables.inbox(A)
 
@@ -195,7 +195,7 @@ def test_logs_give_way_as_tables_do_and_say_what_else_there_is(clock: Clock) -> 
     with pytest.raises(UnavailableError, match="the gateway stops"):
         first.submit(write(1))
     clock.now_s = 0
-    assert logs.close(wait_s=10)
+    assert logs.close(wait_s=60)
     with pytest.raises(UnavailableError, match="nothing was written"):
         logs.inbox(B)
 
@@ -219,6 +219,6 @@ def test_merges_go_on_without_a_pause_while_there_is_one_to_make(monkeypatch: py
     lake = lake_with_table()
     made = Tables(lake.context(), lake.objects, tables_max=2)
     made.inbox(mine)
-    assert over.wait(20)
-    assert made.close(wait_s=10)
+    assert over.wait(60)
+    assert made.close(wait_s=60)
     assert len(looks) == 9, "then it looks again after a while"

@@ -158,7 +158,7 @@ def test_a_store_that_takes_nothing_ends_a_commit_unsent_and_does_not_hold_it(
         assert ids(lake) == [1]
     finally:
         refused.clear()
-        tables.close(wait_s=10)
+        tables.close(wait_s=60)
 
 
 def test_a_file_that_is_there_does_not_end_a_commit_that_waits_for_its_manifest(
@@ -183,7 +183,7 @@ def test_a_file_that_is_there_does_not_end_a_commit_that_waits_for_its_manifest(
         assert ids(lake) == [1]
     finally:
         refused.clear()
-        tables.close(wait_s=10)
+        tables.close(wait_s=60)
 
 
 def test_a_file_that_no_commit_will_have_is_not_held(lake: Lake, later: Later) -> None:
