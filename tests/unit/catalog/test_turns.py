@@ -56,30 +56,38 @@ def test_turns_come_in_order_of_arrival_and_one_at_a_time() -> None:
 
 
 def test_who_finds_too_many_waiting_or_waits_too_long_is_refused_and_does_not_go_on() -> None:
-    turns = Turns(waiting_max=1, wait_s_max=0.05)
-    with turns.hold("k"):
-        refused: list[str] = []
+    patient, turns = Turns(waiting_max=1, wait_s_max=WAIT_S_MAX), Turns(waiting_max=1, wait_s_max=0.05)
+    refused: list[str] = []
 
-        def late() -> None:
-            try:
-                with turns.hold("k"):
-                    raise AssertionError("went on without a turn")
-            except UnavailableError as e:
-                refused.append(e.message)
+    def late(turns: Turns) -> None:
+        try:
+            with turns.hold("k"):
+                raise AssertionError("went on without a turn")
+        except UnavailableError as e:
+            refused.append(e.message)
 
-        first = threading.Thread(target=late)
+    def waits() -> None:
+        with patient.hold("k"):
+            pass
+
+    with patient.hold("k"):
+        first = threading.Thread(target=waits)
         first.start()
-        until(lambda: waiting(turns, "k") == 1)
-        late()
-        first.join(WAIT_S_MAX)
+        until(lambda: waiting(patient, "k") == 1)
+        late(patient)
+    first.join(WAIT_S_MAX)
+    with turns.hold("k"):
+        second = threading.Thread(target=late, args=(turns,))
+        second.start()
+        second.join(WAIT_S_MAX)
         assert waiting(turns, "k") == 0
     assert refused == [
         "1 changes of k wait already, and no more may; nothing was changed, try again",
         "The changes of k before this one did not end within 0.05 s; nothing was changed, try again",
     ]
-    with turns.hold("k"):
+    with turns.hold("k"), patient.hold("k"):
         pass
-    assert turns.held == frozenset()
+    assert turns.held == patient.held == frozenset()
 
 
 def test_a_turn_that_ends_in_an_error_goes_to_the_next() -> None:
@@ -161,18 +169,18 @@ def test_a_full_line_refuses_by_number_and_by_bytes_and_serves_the_others() -> N
 
 def test_a_client_that_is_gone_leaves_the_line_and_one_that_waits_too_long_is_refused() -> None:
     async def script() -> None:
-        lines = Lines(wait_s_max=0.05)
+        lines, hasty = Lines(), Lines(wait_s_max=0.05)
         gone = asyncio.Event()
 
         async def left() -> None:
             await gone.wait()
 
-        async def work(how: Callable[[], Awaitable[None]]) -> None:
+        async def work(lines: Lines, how: Callable[[], Awaitable[None]]) -> None:
             async with lines.hold(TABLE, 1, how):
                 raise AssertionError("went on without a turn")
 
-        async with lines.hold(TABLE, 1, never):
-            leaver = asyncio.create_task(work(left))
+        async with lines.hold(TABLE, 1, never), hasty.hold(TABLE, 1, never):
+            leaver = asyncio.create_task(work(lines, left))
             await asyncio.sleep(0)
             assert lines.waiting("ns.t") == 1
             gone.set()
@@ -180,9 +188,10 @@ def test_a_client_that_is_gone_leaves_the_line_and_one_that_waits_too_long_is_re
                 await leaver
             assert lines.waiting("ns.t") == 0
             with pytest.raises(UnavailableError, match=r"did not end within 0\.05 s"):
-                await work(never)
-            assert lines.waiting("ns.t") == 0
+                await work(hasty, never)
+            assert hasty.waiting("ns.t") == 0
         assert not lines._lines
+        assert not hasty._lines
 
     play(script)
 
