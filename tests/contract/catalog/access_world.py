@@ -69,12 +69,12 @@ class World:
     def login(self, name: str) -> httpx.Response:
         client_id, secret = self.credentials[name].split(":")
         form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret}
-        return httpx.post(f"{self.running.published}/v1/oauth/tokens", data=form)
+        return httpx.post(f"{self.running.published}/v1/oauth/tokens", data=form, timeout=60)
 
     def open(self, name: str) -> None:
         answer = self.login(name)
         assert answer.status_code == 200, answer.text
-        client = self.stack.enter_context(httpx.Client(base_url=self.running.published, timeout=20))
+        client = self.stack.enter_context(httpx.Client(base_url=self.running.published, timeout=60))
         client.headers["authorization"] = f"Bearer {answer.json()['access_token']}"
         self.clients[name] = client
 
