@@ -415,6 +415,11 @@ def already_applied(updates: Sequence[TableUpdate], meta: TableMetadata) -> bool
     return set(wanted) <= _ancestors(heads, meta)
 
 
+def adds_snapshots(updates: Sequence[TableUpdate]) -> bool:
+    """Return whether updates add a snapshot, so that files which the client wrote belong to them."""
+    return any(update.get("action") == "add-snapshot" for update in updates)
+
+
 def _was_never_main(snapshot: Snapshot, meta: TableMetadata) -> bool:
     """Return whether a snapshot of the table provably was never its current one.
 

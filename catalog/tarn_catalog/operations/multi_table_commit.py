@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from tarn.core.errors import ConflictError, InvalidError, OutcomeUnknownError
+from tarn.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TarnError,
+)
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate
 from tarn_catalog.operations.identifiers import (
@@ -133,10 +140,15 @@ class MultiTableCommit:
             ) -> ParticipantChange:
                 return self._part(change, held[change.slot.key], made, repeat)
 
-            parts = in_parallel(part, changes)
-            done = self._transactions.run(
-                parts, repeat=repeat, confirm=partial(self._confirm, changes, made, repeat)
-            )
+            try:
+                parts = in_parallel(part, changes)
+                done = self._transactions.run(
+                    parts, repeat=repeat, confirm=partial(self._confirm, changes, made)
+                )
+            except (AlreadyExistsError, ConflictError, InvalidError, NotFoundError) as e:
+                if repeat is None:
+                    self._check_not_lost(changes, held, e)
+                raise
             if done is not None:
                 self._tables.remember(done)
                 return
@@ -150,14 +162,16 @@ class MultiTableCommit:
     ) -> bool:
         """Return whether this request was already carried out, also if a table was renamed since.
 
-        One table's history decides for all.
+        One table's history decides for all. Without a key it is the snapshots that are added: those of one
+        table show that the whole commit was carried out. What adds none shows nothing.
 
         Raises:
-            OutcomeUnknownError: it was carried out in a table that was renamed since, and is not to be found
-                in all the others.
+            OutcomeUnknownError: it was carried out in one table, and not all of its snapshots are to be
+                found.
         """
         if any(one is not None and self._core.repeated(one.value.memory, repeat) for one in held.values()):
             return True
+        done: list[TableIdentifier] = []
         moved = None
         missing = False
         for change in changes:
@@ -167,14 +181,39 @@ class MultiTableCommit:
             else:
                 found = self._tables.moved(change.slot, one, change.updates, repeat) is not None
                 moved = change.slot if found else moved
-            missing = missing or not found
-        if moved is not None and missing:
+            if found:
+                done.append(change.slot)
+            missing = missing or (not found and table_metadata.adds_snapshots(change.updates))
+        if done and missing:
+            slot, since = (moved, ", which has another name now,") if moved is not None else (done[0], "")
             raise OutcomeUnknownError(
-                f"The change of {moved.text}, which has another name now, was carried out before, and not "
-                "all of this commit is to be found; look for your rows in all its tables, and delete nothing",
-                table=moved.text,
+                f"The change of {slot.text}{since} was carried out before, and not all of this commit is to "
+                "be found; look for your rows in all its tables, and delete nothing",
+                table=slot.text,
             )
-        return not missing
+        return bool(done)
+
+    def _check_not_lost(
+        self, changes: Sequence[Change], held: Mapping[str, Versioned[Pointer] | None], refused: TarnError
+    ) -> None:
+        """Require that a refused commit was not carried out before: history may have been thinned since.
+
+        All are looked at: which one refuses the commit says nothing about the others.
+
+        Raises:
+            OutcomeUnknownError: it was, or that cannot be found out.
+            UnavailableError: the store did not answer.
+        """
+        for change in changes:
+            slot, one = change.slot, held[change.slot.key]
+            if one is None or not slot.means(one.value):
+                continue
+            if check_not_lost(self._core, slot, change.updates, self._tables.current(one), refused):
+                raise OutcomeUnknownError(
+                    f"The change of {slot.text} was carried out before, and the history of that time was "
+                    "thinned; look for your rows in all tables of the commit, and delete nothing",
+                    table=slot.text,
+                ) from refused
 
     def _check_chosen(
         self, changes: Sequence[Change], held: Mapping[str, Versioned[Pointer] | None], made: _Made
@@ -225,7 +264,7 @@ class MultiTableCommit:
         held = self._tables.there(slot, held)
         if made.next.get(slot.key, ("",))[0] != held.value.metadata:
             current = self._tables.current(held)
-            meta = self._judged(change, current, repeat)
+            meta = self._judged(change, current)
             stored = current
             if meta is not None:
                 stored = self._core.write_metadata(self._tables.next_location(current.location, meta), meta)
@@ -235,33 +274,17 @@ class MultiTableCommit:
             pointer_change(slot, held, placed(slot, held.value.uuid, stored.location)), again=again
         )
 
-    def _judged(
-        self, change: Change, current: Metadata, repeat: IdempotencyKey | None
-    ) -> TableMetadata | None:
+    def _judged(self, change: Change, current: Metadata) -> TableMetadata | None:
         """Return the table's next metadata; None if the updates change nothing.
 
         Raises:
             ConflictError: a requirement does not hold.
-            OutcomeUnknownError: so it is, and the change of this table was carried out before.
             InvalidError: an update is invalid.
         """
-        slot = change.slot
-        try:
-            table_metadata.check_requirements(change.requirements, current.parsed)
-            meta = table_metadata.commit(
-                current.parsed,
-                change.updates,
-                now_ms=self._core.now_ms(),
-                previous_location=current.location,
-            )
-        except ConflictError as e:
-            if repeat is None and check_not_lost(self._core, slot, change.updates, current, e):
-                raise OutcomeUnknownError(
-                    f"The change of {slot.text} was carried out before, and the history of that time was "
-                    "thinned; look for your rows in all tables of the commit, and delete nothing",
-                    table=slot.text,
-                ) from e
-            raise
+        table_metadata.check_requirements(change.requirements, current.parsed)
+        meta = table_metadata.commit(
+            current.parsed, change.updates, now_ms=self._core.now_ms(), previous_location=current.location
+        )
         if meta is not None:
             check_locations(meta, current.parsed)
         return meta
@@ -290,9 +313,7 @@ class MultiTableCommit:
         made.late[slot.key] = change, held, location
         return pointer_change(slot, held, placed(slot, held.value.uuid, location))
 
-    def _confirm(
-        self, changes: Sequence[Change], made: _Made, repeat: IdempotencyKey | None, renew: Renew
-    ) -> None:
+    def _confirm(self, changes: Sequence[Change], made: _Made, renew: Renew) -> None:
         """Require that new tables may get their names, and write what is late.
 
         Raises:
@@ -320,7 +341,7 @@ class MultiTableCommit:
             if table_metadata.already_applied(change.updates, current.parsed):
                 raise StartOverError
             # The pointer names this location already, so it is written even if nothing changes.
-            meta = self._judged(change, current, repeat) or current.parsed
+            meta = self._judged(change, current) or current.parsed
             made.next[key] = current.location, self._core.write_metadata(location, meta)
 
         keys = sorted(made.late)

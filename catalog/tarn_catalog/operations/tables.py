@@ -531,9 +531,9 @@ class Tables:
                 if held.value.kind != slot.kind:
                     raise taken(slot, held.value.kind)
                 current = self.current(held)
-                adds = any(update.get("action") == "add-snapshot" for update in updates)
                 if held.value.uuid == table_uuid and (
-                    not adds or table_metadata.already_applied(updates, current.parsed)
+                    not table_metadata.adds_snapshots(updates)
+                    or table_metadata.already_applied(updates, current.parsed)
                 ):
                     return current
                 raise created_meanwhile(slot)

@@ -25,7 +25,7 @@ from tarn_catalog.state.pointer import VIEW, Pointer
 from tarn_catalog.testing.faulty_store import Op
 from tests.contract.catalog.access_world import World as People
 from tests.contract.catalog.access_world import world as people
-from tests.contract.catalog.test_commits import FREE, NEW, SECOND, SET, SLOT, World, repeat, staged
+from tests.contract.catalog.test_commits import FREE, NEW, SECOND, SET, SLOT, World, append, repeat, staged
 from tests.contract.keeper.reaping import Clocked
 
 Json = dict[str, Any]
@@ -418,3 +418,73 @@ def test_a_repeated_transaction_of_which_a_part_is_found_under_another_name_is_u
     with pytest.raises(OutcomeUnknownError, match=r"The change of ns\.t, which has another name now"):
         world.catalog.together.commit(changes)
     assert world.healthy().tables.load(SECOND).parsed["snapshots"] == []
+
+
+def thin(world: World, slot: TableIdentifier, *, commits: int = 6) -> None:
+    """Commit until the first snapshot of a table has left its history.
+
+    After 6 commits the oldest file of the metadata log is older than that snapshot, after 22 it has it.
+    """
+    world.catalog.tables.commit(
+        slot, [], [{"action": "set-properties", "updates": {"tarn.snapshots-kept": "1"}}]
+    )
+    head = world.catalog.tables.load(slot).parsed["current-snapshot-id"]
+    for sequence in range(2, 2 + commits):
+        world.catalog.tables.commit(slot, *append(100 + sequence, head, sequence))
+        head = 100 + sequence
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["rows first", "rows last"])
+def test_a_repeated_transaction_is_known_by_the_rows_of_one_table(world: World, turned: bool) -> None:
+    """A refusal would have the client delete files that the table has."""
+    changes = [several(world)[0], Change(slot=SECOND, requirements=[], updates=SET)]
+    changes = changes[::-1] if turned else changes
+    world.catalog.together.commit(changes)
+    version = world.pointer(SECOND).version
+    world.another().together.commit(changes)
+    assert world.pointer(SECOND).version == version, "not done a second time"
+    world.catalog.tables.drop(SECOND)
+    world.another().together.commit(changes)
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["found first", "found last"])
+@pytest.mark.parametrize("since", ["thinned", "dropped"])
+def test_a_repeated_transaction_of_which_rows_are_gone_since_is_unknown(
+    world: World, since: str, turned: bool
+) -> None:
+    changes = several(world)
+    world.catalog.together.commit(changes)
+    if since == "thinned":
+        thin(world, SECOND)
+    else:
+        world.catalog.tables.drop(SECOND)
+    with pytest.raises(OutcomeUnknownError, match=r"The change of ns\.t was carried out before, and not all"):
+        world.another().together.commit(changes[::-1] if turned else changes)
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["thinned first", "thinned last"])
+@pytest.mark.parametrize("since", ["changed", "dropped", "created"])
+def test_a_repeated_transaction_that_another_table_refuses_is_unknown_if_its_rows_were_thinned(
+    world: World, since: str, turned: bool
+) -> None:
+    requirements, updates = staged(world)
+    rows = several(world)[0]
+    if since == "created":
+        other = Change(slot=FREE, requirements=requirements, updates=updates)
+    else:
+        same = {"type": "assert-table-uuid", "uuid": uuid_of(world, SECOND)}
+        other = Change(slot=SECOND, requirements=[same], updates=SET)
+    changes = [other, rows] if turned else [rows, other]
+    world.catalog.together.commit(changes)
+    thin(world, SLOT, commits=22 if since == "dropped" else 6)
+    if since != "created":
+        world.catalog.tables.drop(SECOND)
+    if since == "changed":
+        world.catalog.tables.create(SECOND, NEW)
+    said = (
+        r"The change of ns\.t was" if since == "dropped" else r"Cannot tell whether the commit to ns\.t was"
+    )
+    with pytest.raises(
+        OutcomeUnknownError, match=f"{said} carried out before.*history of that time was thinned"
+    ):
+        world.another().together.commit(changes)
