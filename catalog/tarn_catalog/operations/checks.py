@@ -6,7 +6,7 @@ is another one (`TableIdentifier.uuid`). Refusals are logged as the audit trail.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import cast
@@ -262,31 +262,23 @@ class Checks:
                 f"Cannot tell whether the create of {text_of(thing)} happened: {e.message}; load it and look"
             ) from e
 
-    def _allowed_commit(self, change: Change, repeat: IdempotencyKey | None) -> TableIdentifier:
-        """Return the identifier for a commit that is allowed.
-
-        Raises:
-            ForbiddenError: it is not, and it was not carried out before.
-            OutcomeUnknownError: it is not, and it was carried out before.
-        """
-        with self._unless_carried_out(change, repeat):
-            return self._allowed(Operation.COMMIT, change.slot)
-
     @contextmanager
-    def _unless_carried_out(self, change: Change, repeat: IdempotencyKey | None) -> Iterator[None]:
-        """Refuse no commit, nor a create with rows, that was carried out before.
+    def _unless_carried_out(self, changes: Sequence[Change], repeat: IdempotencyKey | None) -> Iterator[None]:
+        """Refuse no commit, nor a create with rows, of which a table shows that it was carried out before.
 
         Raises:
             OutcomeUnknownError: it is refused, and it was carried out before.
         """
         try:
             yield
-        except ForbiddenError as e:
-            if not self._catalog.tables.carried_out(change.slot, change.updates, repeat):
-                raise
-            raise OutcomeUnknownError(
-                f"{e.message}. The commit was carried out before: delete nothing", table=change.slot.text
-            ) from e
+        except (ForbiddenError, NotFoundError) as e:
+            for change in changes:
+                if self._catalog.tables.carried_out(change.slot, change.updates, repeat):
+                    raise OutcomeUnknownError(
+                        f"{e.message}. The commit was carried out before: delete nothing",
+                        table=change.slot.text,
+                    ) from e
+            raise
 
     def _check_followed(self, slot: TableIdentifier, done: Metadata) -> None:
         """Require that the caller may read the table or view whose metadata answers a commit.

@@ -174,17 +174,18 @@ class Session(Checks):
                 client deletes the files of a refused commit, and the table has them.
             TarnError: as `Tables.commit`.
         """
-        change = Change(slot=slot, requirements=requirements, updates=updates)
+        changes = [Change(slot=slot, requirements=requirements, updates=updates)]
         if is_create(requirements):
-            with self._unless_carried_out(change, repeat):
+            with self._unless_carried_out(changes, repeat):
                 self._allow(Operation.CREATE, {Place.NAMESPACE: slot.namespace})
             with self._audit.change(Operation.CREATE, slot.described):
                 made = self._catalog.tables.commit(self._own(slot), requirements, updates, repeat=repeat)
-                with self._unless_carried_out(change, repeat):
+                with self._unless_carried_out(changes, repeat):
                     self._made(slot, made)
                 self._check_followed(slot, made)
             return made
-        allowed = self._allowed_commit(change, repeat)
+        with self._unless_carried_out(changes, repeat):
+            allowed = self._allowed(Operation.COMMIT, slot)
         with self._audit.change(Operation.COMMIT, slot.described):
             done = self._catalog.tables.commit(allowed, requirements, updates, repeat=repeat)
             self._check_followed(allowed, done)
@@ -215,13 +216,14 @@ class Session(Checks):
         """
         check_tables(changes)  # each costs reads of the store before it is known to be allowed
         allowed: list[Change] = []
-        for change in changes:
-            if is_create(change.requirements):
-                with self._unless_carried_out(change, repeat):
+        with self._unless_carried_out(changes, repeat):
+            for change in changes:
+                if is_create(change.requirements):
                     self._allow(Operation.CREATE, {Place.NAMESPACE: change.slot.namespace})
-                allowed.append(replace(change, slot=self._own(change.slot)))
-            else:
-                allowed.append(replace(change, slot=self._allowed_commit(change, repeat)))
+                    slot = self._own(change.slot)
+                else:
+                    slot = self._allowed(Operation.COMMIT, change.slot)
+                allowed.append(replace(change, slot=slot))
         self._asked.add(Operation.COMMIT)
         with self._audit.change(Operation.COMMIT, ", ".join(change.slot.described for change in changes)):
             self._catalog.together.commit(allowed, repeat=repeat)

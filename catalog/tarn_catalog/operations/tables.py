@@ -396,22 +396,34 @@ class Tables:
 
         Otherwise a client that lost the response would get "no such table", take its commit for rejected and
         delete files that the table references.
+
+        Raises:
+            OutcomeUnknownError: it was carried out, and the table was dropped since: a later register brings
+                it back with its files.
         """
         remembered = False
         for _ in range(MOVES_FOLLOWED_MAX):
-            if held is None or held.value.live or held.value.moved is None:
+            if held is None or held.value.live or slot.uuid not in (None, held.value.uuid):
                 return None
-            if slot.uuid not in (None, held.value.uuid):
-                return None
-            *levels, name = held.value.moved
             remembered = remembered or self.core.repeated(held.value.memory, repeat)
+            if held.value.moved is None:
+                break
+            *levels, name = held.value.moved
             after = self.transactions.read(pointer_key(levels, name), Pointer.load)
-            if after is None or after.value.uuid != held.value.uuid or after.value.kind != slot.kind:
-                return None
+            if after is None or after.value.uuid != held.value.uuid:
+                break
             if after.value.live:
+                if after.value.kind != slot.kind:
+                    return None
                 found = self.current(after)
                 return found if remembered or table_metadata.already_applied(updates, found.parsed) else None
             held = after
+        if remembered and table_metadata.adds_snapshots(updates):
+            raise OutcomeUnknownError(
+                f"The commit to {slot.text} was carried out, and the {slot.kind} was dropped since; delete "
+                "nothing: what was dropped can be registered again",
+                table=slot.text,
+            )
         return None
 
     def _on_known(
@@ -519,11 +531,12 @@ class Tables:
     ) -> Metadata:
         """Complete a staged create and return the table's metadata."""
         table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
-        self.namespaces.enter(slot.namespace)
         held = self.transactions.read_to_write(slot.key, Pointer.load)
+        # First: the namespace may be gone since the table was renamed into another one.
         moved = self.moved(slot, held, updates, repeat)
         if moved is not None:
             return moved
+        self.namespaces.enter(slot.namespace)
         if held is not None:
             if self.core.repeated(held.value.memory, repeat):
                 return self._again(slot, held)

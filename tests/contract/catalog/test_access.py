@@ -535,6 +535,48 @@ def test_a_commit_that_was_carried_out_is_never_refused(lake: World, keyed: bool
     assert appended(lake, 6).status_code == 403
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_commit_carried_out_before_a_rename_and_a_revocation_is_unknown(
+    lake: World, together: bool
+) -> None:
+    """The caller may know that the former name is gone, but 404 would have it delete files as well."""
+    lake.table("t")
+    lake.grant("bob", "namespace:ns", "READ")
+    lake.grant("bob", "table:ns.t", "WRITE")
+    assert appended(lake, 5).status_code == 200
+    body, path = lake.last, T  # type: ignore[attr-defined]
+    names = [{"namespace": ["ns"], "name": name} for name in ("t", "u")]
+    if together:
+        body, path = {"table-changes": [{"identifier": names[0], **body}]}, "/v1/transactions/commit"
+    lake.must("admin", "POST", "/v1/tables/rename", {"source": names[0], "destination": names[1]})
+    lake.grant("bob", "table:ns.u", "WRITE", revoke=True)
+    message = error(lake.ask("bob", "POST", path, body), 500, "CommitStateUnknownException")
+    assert "Table does not exist: ns.t. The commit was carried out before: delete nothing" in message
+    error(lake.ask("bob", "POST", T, SET), 404, "NoSuchTableException")
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["rows first", "rows last"])
+def test_a_commit_to_several_tables_that_was_carried_out_is_not_refused_for_one_of_them(
+    lake: World, turned: bool
+) -> None:
+    for name in ("t", "u"):
+        lake.table(name)
+        lake.grant("bob", f"table:ns.{name}", "WRITE")
+    assert appended(lake, 5).status_code == 200
+    rows = lake.last  # type: ignore[attr-defined]
+    changes = [
+        {"identifier": {"namespace": ["ns"], "name": name}, **body}
+        for name, body in (("t", rows), ("u", SET))
+    ]
+    body = {"table-changes": changes[::-1] if turned else changes}
+    lake.grant("bob", "table:ns.u", "WRITE", revoke=True)
+    answer = lake.ask("bob", "POST", "/v1/transactions/commit", body)
+    assert "carried out before: delete nothing" in error(answer, 500, "CommitStateUnknownException")
+    others = [{**changes[1]}, {**changes[0], "updates": SET["updates"]}]
+    answer = lake.ask("bob", "POST", "/v1/transactions/commit", {"table-changes": others})
+    error(answer, 403, "ForbiddenException")
+
+
 @pytest.mark.parametrize("where", ["table", "namespace"])
 def test_a_commit_carried_out_before_a_rename_out_of_sight_is_unknown(lake: World, where: str) -> None:
     """Its answer would be the table under the new name, which the caller may not see."""

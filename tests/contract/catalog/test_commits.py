@@ -622,6 +622,48 @@ def test_a_repeat_of_a_create_with_rows_that_came_before_a_rename_is_done_not_re
         world.catalog.tables.commit(SLOT, requirements, updates)
 
 
+@pytest.mark.parametrize("key", [repeat(1, "create"), None], ids=["with a key", "without a key"])
+def test_a_repeat_of_a_create_with_rows_is_done_though_its_namespace_is_gone(
+    world: World, key: IdempotencyKey | None
+) -> None:
+    requirements, updates = staged(world)
+    rows = {**snapshot(1, None, 1), "first-row-id": 0, "added-rows": 1}
+    updates += [{"action": "add-snapshot", "snapshot": rows}, append(1, None, 1)[1][1]]
+    made = world.catalog.tables.commit(SLOT, requirements, updates, repeat=key)
+    world.catalog.namespaces.create(("two",), {})
+    world.catalog.names.rename(SLOT, TableIdentifier.of(("two",), "t"))
+    world.catalog.namespaces.drop(("ns",))
+    again = world.another().tables.commit(SLOT, requirements, updates, repeat=key)
+    assert again.location == made.location
+    with pytest.raises(NoSuchNamespaceError):
+        world.another().tables.commit(SECOND, requirements, updates, repeat=repeat(2, "create"))
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_repeat_by_key_of_what_was_dropped_since_is_unknown(world: World, renamed: bool) -> None:
+    """A register brings the table back, with files that a client deletes when it is refused."""
+    requirements, updates = staged(world)
+    rows = {**snapshot(1, None, 1), "first-row-id": 0, "added-rows": 1}
+    updates += [{"action": "add-snapshot", "snapshot": rows}, append(1, None, 1)[1][1]]
+    world.catalog.tables.commit(SLOT, requirements, updates, repeat=repeat(1, "create"))
+    second = append(2, 1, 2)
+    second[1][0]["snapshot"].update({"first-row-id": 1, "added-rows": 1})
+    change = [], [{"action": "set-properties", "updates": {"p": "1"}}]
+    world.catalog.tables.commit(SLOT, *second, repeat=repeat(2))
+    world.catalog.tables.commit(SLOT, *change, repeat=repeat(3))
+    if renamed:
+        world.catalog.names.rename(SLOT, FREE)
+    world.catalog.tables.drop(FREE if renamed else SLOT)
+    if renamed:
+        world.catalog.tables.create(FREE, NEW)
+    for commit, key in (((requirements, updates), repeat(1, "create")), (second, repeat(2))):
+        with pytest.raises(OutcomeUnknownError, match="was carried out, and the table was dropped since"):
+            world.another().tables.commit(SLOT, *commit, repeat=key)
+    for commit, key in ((change, repeat(3)), (second, repeat(4)), (second, None)):
+        with pytest.raises(NoSuchTableError):
+            world.another().tables.commit(SLOT, *commit, repeat=key)
+
+
 def staged_elsewhere(updates: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     other = "11111111-2222-4333-8444-555555555555"
     changed = [

@@ -627,6 +627,8 @@ def test_a_repeat_of_a_change_that_came_before_a_rename_is_answered_with_the_vie
     catalog.names.rename(V, W)
     assert world.another().views.commit(V, [], replaced("select 2"), repeat=key).location == done.location
     assert sql_of(catalog, W) == "select 2"
+    catalog.names.rename(W, TableIdentifier.of(("ns",), "x", "view"))
+    assert world.another().views.commit(V, [], replaced("select 2"), repeat=key).location == done.location
     for other in (repeat(2, "replace"), None):
         with pytest.raises(NoView):
             catalog.views.commit(V, [], replaced("select 2"), repeat=other)
