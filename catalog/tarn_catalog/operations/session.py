@@ -21,6 +21,7 @@ from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentif
 from tarn_catalog.operations.multi_table_commit import Change, check_tables
 from tarn_catalog.operations.namespaces import Levels, Page, PropertiesChanged
 from tarn_catalog.operations.rights import Need, Operation, Place, What, names_of, text_of
+from tarn_catalog.operations.tables import MOVES_FOLLOWED_MAX
 from tarn_catalog.operations.views import CreateViewRequest
 from tarn_catalog.state.access import AccessState, Grant, Privilege
 from tarn_catalog.state.context import IdempotencyKey, Metadata
@@ -251,11 +252,24 @@ class Session(Checks):
         self._grants_follow(target)
 
     def _grants_follow(self, slot: TableIdentifier) -> None:
-        """Note the new name of a table or view in the grants on it: listings go by it."""
+        """Note the name of a table or view in the grants on it: listings go by it.
+
+        It may have another one already: by a rename since, if this is a repeat, or at another replica. So it
+        is looked for once more after each note.
+        """
+        noted = None
         try:
-            found = self._catalog.tables.find(slot)
-            if found is not None:
-                self._catalog.access.renamed(found.uuid, (*slot.namespace, slot.name))
+            for _ in range(MOVES_FOLLOWED_MAX):
+                found = self._catalog.tables.find(slot)
+                if found is None or (not found.live and found.moved is None):
+                    return
+                if found.moved is not None:
+                    slot = TableIdentifier.of(found.moved[:-1], found.moved[-1], slot.kind)
+                elif noted == (found.uuid, slot.key):
+                    return
+                else:
+                    self._catalog.access.renamed(found.uuid, (*slot.namespace, slot.name))
+                    noted = found.uuid, slot.key
         except TarnError as e:
             log.info("grants keep the former name", object=slot.described, reason=e.message)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -324,6 +325,33 @@ def test_a_grant_follows_a_table_to_another_name_and_never_to_another_table(lake
     lake.must("admin", "DELETE", "/v1/namespaces/other/tables/u")
     lake.table("u", ns="other")
     assert lake.load("bob", "other.u") == 403
+
+
+@pytest.mark.parametrize("how", ["repeated", "at another replica"])
+def test_a_grant_follows_the_last_of_two_renames(
+    lake: World, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("b", "c"):
+        lake.namespace(name)
+    lake.table("t")
+    lake.grant("bob", "table:ns.t", "READ")
+    names = [{"namespace": [ns], "name": "t"} for ns in ("ns", "b", "c")]
+    first, second = ({"source": a, "destination": b} for a, b in itertools.pairwise(names))
+    noted, key = lake.core.access.renamed, uuid7()
+
+    def late(uuid: str, name: tuple[str, ...]) -> None:
+        monkeypatch.undo()
+        lake.must("admin", "POST", "/v1/tables/rename", second)
+        noted(uuid, name)
+
+    if how == "at another replica":
+        monkeypatch.setattr(lake.core.access, "renamed", late)
+    lake.must("admin", "POST", "/v1/tables/rename", first, key=key)
+    if how == "repeated":
+        lake.must("admin", "POST", "/v1/tables/rename", second)
+        lake.must("admin", "POST", "/v1/tables/rename", first, key=key)
+    assert lake.listed("bob", "/v1/namespaces") == ["c"]
+    assert lake.listed("bob", "/v1/namespaces/c/tables") == ["t"]
 
 
 def test_a_table_that_is_registered_again_has_its_grants(lake: World) -> None:
