@@ -132,7 +132,7 @@ class Namespaces:
         Raises:
             AlreadyExistsError: the namespace exists.
             InvalidError: the name is not allowed, or the properties are too large.
-            NoSuchNamespaceError: the parent does not exist.
+            NoSuchNamespaceError: the parent does not exist, or what a repeated request made is gone since.
             ConflictError: concurrent changes won every attempt.
             OutcomeUnknownError: the namespace may have been created.
         """
@@ -143,7 +143,7 @@ class Namespaces:
         for _ in self._core.patience.attempts(SWAP_ATTEMPTS_MAX):
             held = self._held(levels)
             if held is not None and self._core.repeated(held.value.memory, repeat):
-                return held.value.properties
+                return _existing(levels, held).value.properties
             if held is not None and held.value.there:
                 raise AlreadyExistsError(
                     f"Namespace already exists: {'.'.join(levels)}", namespace=".".join(levels)
@@ -357,7 +357,7 @@ class Namespaces:
         def wanted(listed: Listed, entry: _Entry) -> bool:
             return shown is None or shown(namespace_of_key(listed.key), *entry)
 
-        after = _after(token, lambda key: namespace_key(namespace_of_key(key)))
+        after = _after(token, lambda key: namespace_key((*parent, namespace_of_key(key)[-1])))
         found, last = self._live("namespace", self._below(parent, after), page_size, read, wanted)
         return Page(names=[namespace_of_key(key) for key in found], next_token=last)
 

@@ -116,7 +116,7 @@ class RestRequest:
         size = self.query.get("pageSize")
         if size is None:
             return self.query.get("pageToken"), None
-        if not re.fullmatch("[1-9][0-9]{0,8}", size):
+        if not re.fullmatch("[1-9][0-9]{0,18}", size):
             raise InvalidError(f"Invalid pageSize {size!r}: give a number above 0")
         return self.query.get("pageToken"), min(int(size), PAGE_SIZE_MAX)
 

@@ -897,6 +897,9 @@ def test_namespace_changes_repeat_by_key(world: World) -> None:
     world.catalog.namespaces.update(("b",), updates={"y": "2"}, removals=[])
     world.catalog.namespaces.update(("b",), updates={"y": "1"}, removals=["x"], repeat=repeat(2, "up"))
     assert world.catalog.namespaces.load(("b",)) == {"y": "2"}
+    world.catalog.namespaces.drop(("b",))
+    with pytest.raises(NoSuchNamespaceError):
+        world.another().namespaces.create(("b",), {"x": "1"}, repeat=repeat(1, "create-ns"))
 
 
 def test_properties_of_a_namespace_are_bounded_since_listings_read_them(world: World) -> None:

@@ -460,8 +460,13 @@ def test_namespace_pages(world: World) -> None:
         found += page["namespaces"]
         token = page["next-page-token"]
     assert found == [[f"n{number:02}"] for number in range(12)]
-    answer = world.published.get("/v1/namespaces", params={"parent": "n03"}).json()
+    answer = world.published.get("/v1/namespaces", params={"parent": "n03", "pageSize": 2**31 - 1}).json()
     assert answer["namespaces"] == [["n03", "child"]]
+    query = {"parent": "n03", "pageToken": "catalog/v1/namespaces/n02.json"}
+    error(world.published.get("/v1/namespaces", params=query), 400, "BadRequestException")
+    query["pageToken"] = "catalog/v1/namespaces/n03.a.json"
+    answer = world.published.get("/v1/namespaces", params=query).json()
+    assert answer["namespaces"] == [["n03", "child"]], "also if the last one of the page is gone"
     assert world.published.head("/v1/namespaces/n03%1Fchild").status_code == 204
     assert world.published.head("/v1/namespaces/n03%1Fother").status_code == 404
 
@@ -480,7 +485,9 @@ BAD_TOKENS = [
 @pytest.mark.parametrize("path", ["/v1/namespaces", "/v1/namespaces/ns/tables", "/v1/namespaces/ns/views"])
 def test_a_page_token_that_no_page_had_is_refused(world: World, path: str) -> None:
     world.table()
+    world.post("/v1/namespaces", {"namespace": ["ns", "child"]})
     tokens = [*BAD_TOKENS, "catalog/v1/pointers/other/t.json", "catalog/v1/namespaces/ns/../x.json"]
+    tokens.append("catalog/v1/namespaces/ns.child.json")
     for token in tokens:
         answer = world.published.get(path, params={"pageToken": token, "pageSize": 5})
         assert "Invalid pageToken" in error(answer, 400, "BadRequestException"), token
