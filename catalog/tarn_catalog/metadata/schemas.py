@@ -31,6 +31,7 @@ _SINCE_V3 = re.compile(r"timestamp_ns|timestamptz_ns|variant|unknown|geometry.*|
 _TRANSFORM = re.compile(r"identity|year|month|day|hour|void|(bucket|truncate)\[(?P<width>[1-9]\d*)\]")
 WIDTH_MAX = INT_MAX
 DEFAULTS = ("initial-default", "write-default")
+IDENTIFIERS = "identifier-field-ids"
 
 
 def walk(schema: Json) -> Iterator[tuple[int, str, Any, Json]]:
@@ -175,7 +176,9 @@ def _identifying(struct: Json) -> Iterator[int]:
 
 
 def _identifiers(schema: Json) -> list[int]:
-    found = schema.get("identifier-field-ids") or []
+    found = schema.get(IDENTIFIERS)
+    if found is None:
+        return []
     if not isinstance(found, list) or not all(type(field_id) is int for field_id in found):
         raise InvalidError("Invalid schema: identifier-field-ids is no list of numbers")
     return found
@@ -187,7 +190,7 @@ def schema_key(schema: Json) -> bytes:
     Raises:
         InvalidError: the schema is nested too deeply to be JSON.
     """
-    parts = [schema["fields"], sorted(schema.get("identifier-field-ids") or ())]
+    parts = [schema["fields"], sorted(schema.get(IDENTIFIERS) or ())]
     try:
         return orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError as e:
@@ -196,9 +199,7 @@ def schema_key(schema: Json) -> bytes:
 
 def same_schema(a: Json, b: Json) -> bool:
     """Return whether two schemas have equal fields and identifier fields, ignoring their schema ids."""
-    return a["fields"] == b["fields"] and sorted(a.get("identifier-field-ids") or ()) == sorted(
-        b.get("identifier-field-ids") or ()
-    )
+    return a["fields"] == b["fields"] and sorted(a.get(IDENTIFIERS) or ()) == sorted(b.get(IDENTIFIERS) or ())
 
 
 def fresh_schema(schema: Json) -> tuple[Json, dict[int, int]]:
@@ -223,7 +224,7 @@ def fresh_schema(schema: Json) -> tuple[Json, dict[int, int]]:
         missing = [field_id for field_id in identifiers if field_id not in new_ids]
         if missing:
             raise InvalidError(f"Invalid schema: cannot add field {missing[0]} as an identifier: not found")
-        fresh["identifier-field-ids"] = [new_ids[field_id] for field_id in identifiers]
+        fresh[IDENTIFIERS] = [new_ids[field_id] for field_id in identifiers]
     return fresh, new_ids
 
 
@@ -241,8 +242,14 @@ def _without_nulls(field: Json) -> Json:
 
 
 def stored_schema(schema: Json) -> Json:
-    """Return a valid schema as it is stored: without default values that are null, which readers refuse."""
-    return _fresh_struct(schema, lambda same: same)
+    """Return a valid schema as it is stored: without nulls for default values or for identifier fields.
+
+    Readers refuse those.
+    """
+    stored = _fresh_struct(schema, lambda same: same)
+    if stored.get(IDENTIFIERS, ()) is None:
+        del stored[IDENTIFIERS]
+    return stored
 
 
 def _fresh_type(kind: Any, give: Callable[[int], int]) -> Any:

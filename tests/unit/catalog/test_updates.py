@@ -1002,6 +1002,24 @@ def test_an_identifier_field_within_a_struct_needs_all_of_it_required(required: 
             table(schema=schema)
 
 
+@pytest.mark.parametrize("ids", [0, False, "", {}, 1, "1", [None], [1.0]])
+def test_identifier_fields_that_are_no_list_of_ids_are_refused(ids: object) -> None:
+    schema = {**column("long", required=True), "identifier-field-ids": ids}
+    update = {"action": "add-schema", "schema": schema}
+    for wanted in (lambda: table(schema=schema), lambda: commit(table(), update)):
+        with pytest.raises(InvalidError, match="identifier-field-ids is no list of numbers"):
+            wanted()
+
+
+def test_identifier_fields_that_are_null_are_left_out() -> None:
+    schema = {**column("long"), "identifier-field-ids": None}
+    assert "identifier-field-ids" not in table(schema=schema)["schemas"][0]
+    added = commit(
+        table(), {"action": "add-schema", "schema": {**column("int"), "identifier-field-ids": None}}
+    )
+    assert "identifier-field-ids" not in added["schemas"][1]
+
+
 def test_an_id_beyond_32_bits_and_a_required_unknown_are_refused() -> None:
     with pytest.raises(InvalidError, match="Invalid id 2147483648 of x: give an id of 32 bits"):
         commit(table(), {"action": "add-schema", "schema": column("int", id=2**31)})
