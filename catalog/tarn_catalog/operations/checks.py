@@ -273,7 +273,7 @@ class Checks:
             yield
         except (ForbiddenError, NotFoundError) as e:
             for change in changes:
-                if self._catalog.tables.carried_out(change.slot, change.updates, repeat):
+                if self._catalog.tables.carried_out(change.slot, change.requirements, change.updates, repeat):
                     raise OutcomeUnknownError(
                         f"{e.message}. The commit was carried out before: delete nothing",
                         table=change.slot.text,

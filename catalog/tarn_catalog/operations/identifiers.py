@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
 
 from tarn.core.errors import (
     AlreadyExistsError,
@@ -162,6 +164,17 @@ def check_locations(meta: TableMetadata, base: TableMetadata) -> None:
 def is_create(requirements: Sequence[TableRequirement]) -> bool:
     """Return whether a commit completes a staged create (it requires `AssertCreate`)."""
     return any(requirement.get("type") == "assert-create" for requirement in requirements)
+
+
+def uuid_meant(requirements: Sequence[TableRequirement], updates: Sequence[TableUpdate]) -> str | None:
+    """Return the uuid of the table that a client says it commits to or creates; None if it says none."""
+    parts: Sequence[Mapping[str, Any]] = updates if is_create(requirements) else requirements
+    name, kind = ("action", "assign-uuid") if is_create(requirements) else ("type", "assert-table-uuid")
+    said = [part.get("uuid") for part in parts if part.get(name) == kind]
+    try:
+        return str(UUID(said[-1])) if said and isinstance(said[-1], str) else None
+    except ValueError:
+        return None
 
 
 def staged(

@@ -196,7 +196,7 @@ class MultiTableCommit:
     def _check_not_lost(
         self, changes: Sequence[Change], held: Mapping[str, Versioned[Pointer] | None], refused: TarnError
     ) -> None:
-        """Require that a refused commit was not carried out before: history may have been thinned since.
+        """Require that a refused commit was not carried out before, and history thinned or a table renamed.
 
         All are looked at: which one refuses the commit says nothing about the others.
 
@@ -206,6 +206,8 @@ class MultiTableCommit:
         """
         for change in changes:
             slot, one = change.slot, held[change.slot.key]
+            if one is not None:
+                self._tables.check_not_elsewhere(slot, one.value, change.requirements, change.updates)
             if one is None or not slot.means(one.value):
                 continue
             if check_not_lost(self._core, slot, change.updates, self._tables.current(one), refused):

@@ -28,10 +28,12 @@ from tarn_catalog.operations.identifiers import (
     pointer_change,
     staged,
     taken,
+    uuid_meant,
 )
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.namespaces import Namespaces
 from tarn_catalog.operations.uuids import Chosen, Uuids
+from tarn_catalog.state.claim import Claim
 from tarn_catalog.state.context import (
     CatalogContext,
     IdempotencyKey,
@@ -360,6 +362,8 @@ class Tables:
                 moved = self.moved(slot, held, updates, repeat)
                 if moved is not None:
                     return moved
+                if held is not None and not slot.means(held.value):
+                    self.check_not_elsewhere(slot, held.value, requirements, updates)
                 held = self.there(slot, held)
                 done = self._attempt(slot, held, requirements, updates, repeat)
                 if done is not None:
@@ -367,16 +371,23 @@ class Tables:
         raise lost(f"the commit to {slot.text}", COMMIT_ATTEMPTS_MAX)
 
     def carried_out(
-        self, slot: TableIdentifier, updates: Sequence[TableUpdate], repeat: IdempotencyKey | None
+        self,
+        slot: TableIdentifier,
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
+        repeat: IdempotencyKey | None,
     ) -> bool:
         """Return whether a commit to a table was carried out before, also if the table was renamed since.
 
         Raises:
             OutcomeUnknownError: the idempotency key is old enough to have been forgotten, also if there is no
-                such table: who may not know whether there is one does not learn it here.
+                such table: who may not know whether there is one does not learn it here. Or it was carried
+                out, and that table was dropped, or another one has its name.
         """
         self.core.check_age(repeat)
         held = self.transactions.read(slot.key, Pointer.load)
+        if held is not None:
+            self.check_not_elsewhere(slot, held.value, requirements, updates)
         try:
             if held is None or not slot.means(held.value):
                 return self.moved(slot, held, updates, repeat) is not None
@@ -425,6 +436,45 @@ class Tables:
                 table=slot.text,
             )
         return None
+
+    def check_not_elsewhere(
+        self,
+        slot: TableIdentifier,
+        found: Pointer,
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
+    ) -> None:
+        """Require that a commit was not carried out on a table that has another name now.
+
+        Its claim knows the name. See `moved`, which does not find the table if something else got the former
+        name, or if it was dropped and registered.
+
+        Args:
+            slot: the name.
+            found: the pointer of the name.
+            requirements: as for `commit`.
+            updates: as for `commit`.
+
+        Raises:
+            OutcomeUnknownError: it was.
+        """
+        meant = uuid_meant(requirements, updates)
+        if meant is None or not table_metadata.adds_snapshots(updates):
+            return
+        if found.live and found.uuid == meant:
+            return
+        claim = self.transactions.read(claim_key(meant), Claim.load)
+        if claim is None or claim.value.holder is None:
+            return
+        held = self.transactions.read(claim.value.holder, Pointer.load)
+        if held is None or not replace(slot, uuid=meant).means(held.value):
+            return
+        if table_metadata.already_applied(updates, self.current(held).parsed):
+            raise OutcomeUnknownError(
+                f"The commit to {slot.text} was carried out, and the {slot.kind} has another name now; look "
+                "for your rows there, and delete nothing",
+                table=slot.text,
+            )
 
     def _on_known(
         self,
@@ -478,8 +528,10 @@ class Tables:
             table_metadata.check_requirements(requirements, base.parsed)
             meta = table_metadata.commit(base.parsed, updates, now_ms=now_ms, previous_location=base.location)
         except ConflictError as e:
-            if not must_swap and repeat is None and check_not_lost(self.core, slot, updates, base, e):
-                return base
+            if not must_swap:
+                self.check_not_elsewhere(slot, held.value, requirements, updates)
+                if repeat is None and check_not_lost(self.core, slot, updates, base, e):
+                    return base
             raise
         if meta is None:
             if repeat is None:
@@ -536,10 +588,10 @@ class Tables:
         moved = self.moved(slot, held, updates, repeat)
         if moved is not None:
             return moved
-        self.namespaces.enter(slot.namespace)
         if held is not None:
             if self.core.repeated(held.value.memory, repeat):
                 return self._again(slot, held)
+            self.check_not_elsewhere(slot, held.value, requirements, updates)
             if held.value.live:
                 if held.value.kind != slot.kind:
                     raise taken(slot, held.value.kind)
@@ -550,6 +602,7 @@ class Tables:
                 ):
                     return current
                 raise created_meanwhile(slot)
+        self.namespaces.enter(slot.namespace)
         meta = staged(requirements, updates, roots=self.core.roots, now_ms=self.core.now_ms())
         try:
             return self._first(slot, held, table_uuid, meta, repeat, chosen=True)

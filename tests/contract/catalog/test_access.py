@@ -583,6 +583,25 @@ def test_a_commit_carried_out_before_a_rename_and_a_revocation_is_unknown(
     error(lake.ask("bob", "POST", T, SET), 404, "NoSuchTableException")
 
 
+def test_a_commit_carried_out_before_another_table_got_the_name_is_unknown(lake: World) -> None:
+    """The grant is on the table, which has another name, and not on the one that has the name now."""
+    uuid = lake.table("t")["metadata"]["table-uuid"]
+    lake.grant("bob", "table:ns.t", "WRITE")
+    assert appended(lake, 5).status_code == 200
+    rows = lake.last  # type: ignore[attr-defined]
+    body = {**rows, "requirements": [*rows["requirements"], {"type": "assert-table-uuid", "uuid": uuid}]}
+    names = [{"namespace": ["ns"], "name": name} for name in ("t", "u")]
+    lake.must("admin", "POST", "/v1/tables/rename", {"source": names[0], "destination": names[1]})
+    lake.table("t")
+    message = error(lake.ask("bob", "POST", T, body), 500, "CommitStateUnknownException")
+    assert "the table has another name now; look for your rows there, and delete nothing" in message
+    error(
+        lake.ask("bob", "POST", T, {**SET, "requirements": body["requirements"][1:]}),
+        403,
+        "ForbiddenException",
+    )
+
+
 @pytest.mark.parametrize("turned", [False, True], ids=["rows first", "rows last"])
 def test_a_commit_to_several_tables_that_was_carried_out_is_not_refused_for_one_of_them(
     lake: World, turned: bool

@@ -33,6 +33,7 @@ from tarn_catalog.operations import lost_commit, namespaces
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.operations.views import CreateViewRequest
 from tarn_catalog.state.claim import Claim
 from tarn_catalog.state.context import IdempotencyKey, KeyReusedError
 from tarn_catalog.state.namespace import NamespaceState
@@ -618,6 +619,9 @@ def test_a_repeat_of_a_create_with_rows_that_came_before_a_rename_is_done_not_re
     assert again.location == made.location == world.catalog.tables.load(moved).location
     assert not world.catalog.tables.exists(SLOT)
     world.catalog.tables.create(SLOT, NEW)
+    with pytest.raises(OutcomeUnknownError, match="has another name now"):
+        world.catalog.tables.commit(SLOT, requirements, updates)
+    world.catalog.tables.drop(moved)
     with pytest.raises(AlreadyExistsError):
         world.catalog.tables.commit(SLOT, requirements, updates)
 
@@ -637,6 +641,60 @@ def test_a_repeat_of_a_create_with_rows_is_done_though_its_namespace_is_gone(
     assert again.location == made.location
     with pytest.raises(NoSuchNamespaceError):
         world.another().tables.commit(SECOND, requirements, updates, repeat=repeat(2, "create"))
+
+
+@pytest.mark.parametrize("since", ["table", "dropped table", "view", "registered"])
+def test_a_repeat_is_unknown_if_the_table_has_another_name_and_left_no_way_to_it(
+    world: World, since: str
+) -> None:
+    """The table has the rows under its new name: a refusal would have the client delete their files."""
+    made = world.catalog.tables.create(SLOT, NEW)
+    same = {"type": "assert-table-uuid", "uuid": made.parsed["table-uuid"].upper()}
+
+    def rows(number: int, parent: int | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        requirements, updates = append(number, parent, number)
+        updates[0]["snapshot"]["manifest-list"] = f"{made.parsed['location']}/metadata/{number}.avro"
+        return [same, *requirements], updates
+
+    def together(commit: tuple[list[dict[str, Any]], list[dict[str, Any]]]) -> None:
+        world.another().together.commit([Change(slot=SLOT, requirements=commit[0], updates=commit[1])])
+
+    world.catalog.tables.commit(SLOT, *rows(1, None))
+    if since == "registered":
+        location = world.catalog.tables.load(SLOT).location
+        world.catalog.tables.drop(SLOT)
+        world.catalog.names.register(FREE, location)
+    else:
+        world.catalog.names.rename(SLOT, FREE)
+    if since == "view":
+        version = {
+            **{
+                "version-id": 1,
+                "timestamp-ms": 1,
+                "schema-id": 0,
+                "summary": {},
+                "default-namespace": ["ns"],
+            },
+            "representations": [{"type": "sql", "sql": "select 1", "dialect": "spark"}],
+        }
+        wanted = CreateViewRequest(schema=SCHEMA, version=version, properties={})
+        world.catalog.views.create(TableIdentifier.of(("ns",), "t", "view"), wanted)
+    elif since != "registered":
+        world.catalog.tables.create(SLOT, NEW)
+    if since == "dropped table":
+        world.catalog.tables.drop(SLOT)
+    for commit in (
+        lambda: world.another().tables.commit(SLOT, *rows(1, None)),
+        lambda: together(rows(1, None)),
+    ):
+        with pytest.raises(OutcomeUnknownError, match="was carried out, and the table has another name now"):
+            commit()
+    for commit in (lambda: world.another().tables.commit(SLOT, *rows(2, 1)), lambda: together(rows(2, 1))):
+        with pytest.raises(ConflictError if since == "table" else NoSuchTableError):
+            commit()
+    same["uuid"] = "../../../grants"
+    with pytest.raises(ConflictError if since == "table" else NoSuchTableError):
+        world.another().tables.commit(SLOT, *rows(1, None))
 
 
 @pytest.mark.parametrize("renamed", [False, True])

@@ -287,7 +287,7 @@ def test_an_old_key_says_nothing_about_whether_there_is_a_table(world: World) ->
     old = repeat(1, at_ms=1_000)
     for slot in (SLOT, FREE):
         with pytest.raises(OutcomeUnknownError, match="it cannot be told whether it was used"):
-            world.catalog.tables.carried_out(slot, SET, old)
+            world.catalog.tables.carried_out(slot, [], SET, old)
 
 
 def test_the_reaper_leaves_a_uuid_alone_that_two_names_have() -> None:
