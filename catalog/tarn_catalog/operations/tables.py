@@ -410,7 +410,7 @@ class Tables:
 
         Raises:
             OutcomeUnknownError: it was carried out, and the table was dropped since: a later register brings
-                it back with its files.
+                it back with its files. Or its history was thinned, and that cannot be found out.
         """
         remembered = False
         for _ in range(MOVES_FOLLOWED_MAX):
@@ -427,7 +427,12 @@ class Tables:
                 if after.value.kind != slot.kind:
                     return None
                 found = self.current(after)
-                return found if remembered or table_metadata.already_applied(updates, found.parsed) else None
+                done = (
+                    remembered
+                    or table_metadata.already_applied(updates, found.parsed)
+                    or (repeat is None and check_not_lost(self.core, slot, updates, found, slot.missing()))
+                )
+                return found if done else None
             held = after
         if remembered and table_metadata.adds_snapshots(updates):
             raise OutcomeUnknownError(
@@ -456,7 +461,7 @@ class Tables:
             updates: as for `commit`.
 
         Raises:
-            OutcomeUnknownError: it was.
+            OutcomeUnknownError: it was, or the history there was thinned and that cannot be found out.
         """
         meant = uuid_meant(requirements, updates)
         if meant is None or not table_metadata.adds_snapshots(updates):
@@ -469,7 +474,10 @@ class Tables:
         held = self.transactions.read(claim.value.holder, Pointer.load)
         if held is None or not replace(slot, uuid=meant).means(held.value):
             return
-        if table_metadata.already_applied(updates, self.current(held).parsed):
+        current = self.current(held)
+        if table_metadata.already_applied(updates, current.parsed) or check_not_lost(
+            self.core, slot, updates, current, slot.missing()
+        ):
             raise OutcomeUnknownError(
                 f"The commit to {slot.text} was carried out, and the {slot.kind} has another name now; look "
                 "for your rows there, and delete nothing",

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tarn.core.errors import ConflictError, InvalidError, OutcomeUnknownError, TarnError
+from tarn.core.errors import ConflictError, InvalidError, NoSuchTableError, OutcomeUnknownError, TarnError
 from tarn.core.naming import NAMESPACES_PREFIX, POINTERS_PREFIX
 from tarn.core.outcome import Unknown
 from tarn.keeper.reaper import Graces, Reaper
@@ -432,6 +432,30 @@ def thin(world: World, slot: TableIdentifier, *, commits: int = 6) -> None:
     for sequence in range(2, 2 + commits):
         world.catalog.tables.commit(slot, *append(100 + sequence, head, sequence))
         head = 100 + sequence
+
+
+@pytest.mark.parametrize("commits", [6, 22])
+@pytest.mark.parametrize("again", [False, True], ids=["renamed", "and another table got the name"])
+def test_a_repeat_whose_rows_were_thinned_before_a_rename_is_no_404(
+    world: World, again: bool, commits: int
+) -> None:
+    rows = several(world)[0]
+    same = {"type": "assert-table-uuid", "uuid": uuid_of(world, SLOT)}
+    requirements = [same, *rows.requirements]
+    world.catalog.tables.commit(SLOT, requirements, rows.updates)
+    thin(world, SLOT, commits=commits)
+    world.catalog.names.rename(SLOT, FREE)
+    if again:
+        world.catalog.tables.create(SLOT, NEW)
+    if commits == 22 and not again:
+        found = world.another().tables.commit(SLOT, requirements, rows.updates)
+        assert found.location == world.catalog.tables.load(FREE).location
+    else:
+        with pytest.raises(OutcomeUnknownError, match="delete nothing"):
+            world.another().tables.commit(SLOT, requirements, rows.updates)
+    never = append(300, 107, 100)
+    with pytest.raises(ConflictError if again else NoSuchTableError):
+        world.another().tables.commit(SLOT, [same, *never[0]], never[1])
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["rows first", "rows last"])
