@@ -97,10 +97,15 @@ def _walk_type(kind: Any, prefix: str, depth: int) -> Iterator[tuple[int, str, A
         yield from _walk_type(kind[part], f"{prefix}{part}.", depth + 1)
 
 
-def check_schema(schema: Json, format_version: int) -> int:
+def check_schema(schema: Json, format_version: int, *, new: bool = True) -> int:
     """Validate a schema for a format version and return its highest field id, 0 without fields.
 
     Specification: "Schemas and Data Types", with "Identifier Field IDs" and "Default values".
+
+    Args:
+        schema: JSON of the schema.
+        format_version: Iceberg format version.
+        new: whether no table has it yet; readers refuse two fields of one name, but one can be renamed.
 
     Raises:
         InvalidError: the JSON is not a valid schema, a field id is used twice, an identifier field is
@@ -108,6 +113,7 @@ def check_schema(schema: Json, format_version: int) -> int:
             readers could not parse one.
     """
     by_id: dict[int, str] = {}
+    by_path: dict[str, int] = {}
     problems: list[str] = []
     for field_id, path, kind, field in list(walk(schema)):  # valid as a whole, before a part is judged
         if field_id in by_id:
@@ -116,6 +122,11 @@ def check_schema(schema: Json, format_version: int) -> int:
                 f"{field_id}={by_id[field_id]}"
             )
         by_id[field_id] = path
+        if new and path in by_path:
+            raise InvalidError(
+                f"Invalid schema: multiple fields for name {path}: {by_path[path]} and {field_id}; rename one"
+            )
+        by_path[path] = field_id
         if format_version < 3:
             if isinstance(kind, str) and _SINCE_V3.fullmatch(kind):
                 problems.append(f"Invalid type for {path}: {kind} is not supported until v3")
@@ -479,3 +490,21 @@ def check_bound(meta: TableMetadata) -> None:
         if not columns.keys() >= set(_field_sources(field)):
             raise InvalidError(f"Cannot find source column for sort field: {field['transform']}")
         _check_fit(field["transform"], _field_sources(field), columns, "a sort field")
+
+
+def names_of_both(meta: TableMetadata) -> set[str]:
+    """Return the names that a column of the current schema shares with a partition field of another one.
+
+    The fields of former specs count too. Iceberg's Java library, and so Spark and Trino, refuses to open a
+    table with such a name. A partition field may have the name of its own source column.
+    """
+    schema = next((s for s in meta["schemas"] if s["schema-id"] == meta["current-schema-id"]), None)
+    fields = [field for spec in meta["partition-specs"] for field in spec["fields"]]
+    if schema is None or not fields:
+        return set()
+    by_path = {path: field_id for field_id, path, _, _ in walk(schema)}
+    return {
+        field["name"]
+        for field in fields
+        if field["name"] in by_path and by_path[field["name"]] not in _field_sources(field)
+    }

@@ -22,6 +22,7 @@ from tarn_catalog.metadata.schemas import (
     Json,
     check_bound,
     check_schema,
+    names_of_both,
     order_fields,
     schema_key,
     spec_fields,
@@ -391,6 +392,7 @@ def finish(draft: MetadataBuilder) -> TableMetadata:
         raise InvalidError(f"Invalid table: it has no {what}")
     if any(meta[name] is not base[name] for name in _BINDING):
         check_bound(meta)
+        _check_names(meta, base)
     if draft.removed:
         known = {s["snapshot-id"] for s in meta["snapshots"]}
         for name, ref in (meta.get("refs") or {}).items():
@@ -404,6 +406,22 @@ def finish(draft: MetadataBuilder) -> TableMetadata:
     updated_ms = draft.updated_ms if draft.updated_ms is not None else draft.now_ms
     meta["last-updated-ms"] = max(updated_ms, base["last-updated-ms"])
     return meta
+
+
+def _check_names(meta: TableMetadata, base: TableMetadata) -> None:
+    """Require that no column gets the name of a partition field; a table may be left with one that it has.
+
+    Raises:
+        InvalidError: one does.
+    """
+    both = names_of_both(meta)
+    new = both - names_of_both(base) if both else both
+    if new:
+        raise InvalidError(
+            f"Invalid schema: the column {min(new)} has the name of a partition field of the table, and "
+            "Spark and Trino could not open it any more (fields of former partition specs count too); give "
+            "the column another name"
+        )
 
 
 _BINDING: tuple[

@@ -188,7 +188,7 @@ def _is(value: object, kind: type, *, long: bool = True) -> bool:
 
 def _check_parts(meta: TableMetadata, format_version: int, location: str) -> None:
     for schema in meta["schemas"]:
-        check_schema(schema, format_version)
+        check_schema(schema, format_version, new=False)
     schemas = {schema["schema-id"] for schema in meta["schemas"]}
     specs = {spec["spec-id"] for spec in meta["partition-specs"]}
     orders = {order["order-id"] for order in meta["sort-orders"]}

@@ -201,7 +201,7 @@ def _remove_properties(draft: _Draft, update: Json) -> _Draft:
 def _add_schema(draft: _Draft, update: Json) -> _Draft:
     """Apply `AddSchemaUpdate`: equal schemas share an id, a new one gets the next."""
     schema = get(update, "schema", dict)
-    check_schema(schema, FORMAT_VERSION_MAX)
+    check_schema(schema, FORMAT_VERSION_MAX, new=False)
     schema = stored_schema(schema)
     schemas = draft.meta["schemas"]
     for known in schemas:
@@ -381,7 +381,7 @@ def check_file(raw: bytes, location: str, roots: WarehouseLayout) -> ViewMetadat
             raise _bad(location, "its view-uuid is not written in lower case with hyphens")
         schemas = {schema["schema-id"] for schema in meta["schemas"]}
         for schema in meta["schemas"]:
-            check_schema(schema, FORMAT_VERSION_MAX)
+            check_schema(schema, FORMAT_VERSION_MAX, new=False)
         versions = {_checked_version(one)["version-id"] for one in meta["versions"]}
         if meta["current-version-id"] not in versions:
             raise _bad(

@@ -842,6 +842,77 @@ def test_a_partition_column_within_a_list_or_map_is_refused(source: int, path: s
     schemas.check_bound({**bound, "partition-specs": [{**partitioned(named, "void"), "spec-id": 0}]})
 
 
+def test_two_fields_of_one_name_are_refused_wherever_they_are_nested() -> None:
+    inner = {"id": 4, "name": "b", "type": "long", "required": False}
+    struct = {"id": 3, "name": "a", "type": {"type": "struct", "fields": [inner]}, "required": False}
+    whole = {
+        "type": "struct",
+        "fields": [struct, {"id": 5, "name": "a.b", "type": "long", "required": False}],
+    }
+    with pytest.raises(InvalidError, match=r"multiple fields for name a\.b: \d and \d; rename one"):
+        table(schema=whole)
+    with pytest.raises(InvalidError, match=r"multiple fields for name a\.b: 4 and 5; rename one"):
+        commit(table(), {"action": "add-schema", "schema": whole})
+    assert schemas.check_schema(whole, 2, new=False) == 5, "a file to register may have them"
+
+
+def with_columns(meta: Json, *columns: Json) -> list[Json]:
+    """Updates that give the table these columns beside, or instead of, those of the same ids."""
+    new = {column["id"]: {"type": "string", "required": False, **column} for column in columns}
+    fields = {field["id"]: field for field in meta["schemas"][-1]["fields"]} | new
+    schema = {"type": "struct", "fields": list(fields.values())}
+    return [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}]
+
+
+@pytest.mark.parametrize("former", [False, True])
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"id": 3, "name": "at_day"},
+        {
+            "id": 3,
+            "name": "at",
+            "type": {
+                "type": "struct",
+                "fields": [{"id": 4, "name": "day", "type": "date", "required": False}],
+            },
+        },
+    ],
+)
+def test_a_column_with_the_name_of_a_partition_field_is_refused(column: Json, former: bool) -> None:
+    nested = column["name"] == "at"
+    name = "at.day" if nested else "at_day"
+    field = {"source-id": 2, "field-id": 1000, "name": name, "transform": "day"}
+    meta = table(spec={"fields": [field]})
+    if former:
+        plain = {"action": "add-spec", "spec": {"fields": []}}
+        meta = commit(meta, plain, {"action": "set-default-spec", "spec-id": -1})
+    renamed = [{"id": 2, "name": "when", "type": "timestamp"}] if nested else []
+    said = f"the column {name} has the name of a partition field"
+    with pytest.raises(InvalidError, match=said):
+        commit(meta, *with_columns(meta, *renamed, column))
+    apart = {"action": "remove-partition-specs", "spec-ids": [0]}
+    if former:
+        assert commit(meta, apart, *with_columns(meta, *renamed, column))["last-column-id"] >= 3
+
+
+def test_a_column_is_not_made_again_under_the_name_of_its_partition_field() -> None:
+    field = {"source-id": 1, "field-id": 1000, "name": "id", "transform": "identity"}
+    meta = table(spec={"fields": [field]})
+    meta = commit(meta, *with_columns(meta, {"id": 1, "name": "number", "type": "long"}))
+    with pytest.raises(InvalidError, match="the column id has the name of a partition field"):
+        commit(meta, *with_columns(meta, {"id": 3, "name": "id"}))
+    again = with_columns(meta, {"id": 1, "name": "id", "type": "long"})
+    assert commit(meta, *again)["current-schema-id"] != meta["current-schema-id"]
+    # Another catalog, or a former release, left a table so: it can be changed, and mended.
+    left = {**meta, "schemas": [*meta["schemas"]], "current-schema-id": 9}
+    left["schemas"] += [{**with_columns(meta, {"id": 3, "name": "id"})[0]["schema"], "schema-id": 9}]
+    assert commit(left, *with_columns(left, {"id": 4, "name": "note"}))["last-column-id"] == 4
+    mended = commit(left, *with_columns(left, {"id": 3, "name": "other"}))
+    assert schemas.names_of_both(left) == {"id"}
+    assert schemas.names_of_both(mended) == set()
+
+
 def test_a_partition_column_within_a_struct_is_taken_and_one_of_a_list_may_sort() -> None:
     assert table(schema=NESTED, spec=partitioned(8))["partition-specs"][0]["fields"]
     by = {"transform": "identity", "source-id": 3, "direction": "asc", "null-order": "nulls-first"}
