@@ -14,6 +14,7 @@ from tarn.adapters.write_schema import TRACE_FIELDS, layout_of
 from tarn.core.column_types import ColumnType, ListOf, MapOf, Primitive, Struct, iceberg_type, type_text
 from tarn.core.errors import InvalidSpecError
 from tarn.core.spec import TRACE_COLUMN, FieldSpec
+from tarn.core.table_columns import partition_names
 from tarn.core.table_state import CommitRequest, Json, TableState, current_schema
 
 _WIDER = {("int", "long"), ("float", "double")}
@@ -45,7 +46,8 @@ def evolution(
         last += 1
         return last
 
-    change = _Change(table, frozenset(former.get("identifier-field-ids") or ()), next_id)
+    identifiers = frozenset(former.get("identifier-field-ids") or ())
+    change = _Change(table, identifiers, partition_names(state), next_id)
     columns = [change.of_column(column, fields) for column in former["fields"]]
     columns += change.missing(columns, fields, trace=trace)
     if columns == former["fields"]:
@@ -98,11 +100,13 @@ class _Change:
     Attributes:
         table: name of the table, for error messages.
         identifiers: ids of the identifier fields, which stay required.
+        partitions: names of the partition fields, which no new column may have.
         next_id: makes the id of a new field.
     """
 
     table: str
     identifiers: frozenset[int]
+    partitions: frozenset[str]
     next_id: Callable[[], int]
 
     def of_column(self, column: Json, fields: Sequence[FieldSpec]) -> Json:
@@ -115,7 +119,8 @@ class _Change:
         """The spec's columns that the table lacks.
 
         Raises:
-            InvalidSpecError: a column would differ from one of the table by upper and lower case only.
+            InvalidSpecError: a column would differ from one of the table by upper and lower case only, or
+                have the name of a partition field.
         """
         there = [column["name"] for column in columns]
         for field in fields:
@@ -162,6 +167,13 @@ class _Change:
             raise InvalidSpecError(
                 f"column {path}{name} of the spec is {path}{other} in table {self.table}; engines that do "
                 f"not distinguish upper and lower case could read neither: write {other} in the spec",
+                table=self.table,
+            )
+        if f"{path}{name}" in self.partitions:
+            raise InvalidSpecError(
+                f"column {path}{name} of the spec has the name of a partition field of table {self.table}, "
+                "also if that is of a former partitioning; Spark and Trino could not open a table with both: "
+                "give the column another name, or the renamed column of that partition its former one",
                 table=self.table,
             )
         number = self.next_id()

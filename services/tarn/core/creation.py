@@ -80,7 +80,13 @@ def sampled(body: IngestorBody, messages: Sequence[bytes | None]) -> Sampled:
     return Sampled(types=found, notes=tuple(remarks))
 
 
-def columns_for(body: IngestorBody, sample: Sampled, *, known: Sequence[FieldSpec] | None = None) -> Inferred:
+def columns_for(
+    body: IngestorBody,
+    sample: Sampled,
+    *,
+    known: Sequence[FieldSpec] | None = None,
+    taken: frozenset[str] = frozenset(),
+) -> Inferred:
     """The columns of a new table, or those of a table with what it lacks.
 
     Args:
@@ -89,6 +95,7 @@ def columns_for(body: IngestorBody, sample: Sampled, *, known: Sequence[FieldSpe
         known: columns of the table; their types are not changed, but for the fields that structs lack. Values
             that do not fit them are for the decoder, and keys beyond the limit get no column. None if there
             is no table yet.
+        taken: names that the table has for something else than these columns; such keys get none.
 
     Raises:
         ValueError: the mapping, the partitioning or the event time does not go with them, or a new table
@@ -96,7 +103,11 @@ def columns_for(body: IngestorBody, sample: Sampled, *, known: Sequence[FieldSpe
     """
     mapping = body.mapping
     rest = () if mapping.rest is None else (mapping.rest,)
-    found = _Columns(known or (), named=frozenset((*mapping.rename.values(), *mapping.cast, *rest)))
+    if known is not None:
+        # The table may be partitioned otherwise by now, but the spec must fit its columns.
+        taken |= {rule.name for rule in body.table.partitioning if rule.transform != "identity"}
+    named = frozenset((*mapping.rename.values(), *mapping.cast, *rest))
+    found = _Columns(known or (), named=named, taken=taken)
     of_table = frozenset(found.fields)
 
     def kind_for(column: str, kind: ColumnType) -> ColumnType:
@@ -133,7 +144,8 @@ def columns_for(body: IngestorBody, sample: Sampled, *, known: Sequence[FieldSpe
     fields = tuple(found.fields.values())
     if fields:
         body.check_columns(mapping.of_table(fields))
-    return Inferred(fields=fields, notes=(*sample.notes, *found.notes), over=found.over)
+    notes = (*sample.notes, *found.notes)
+    return Inferred(fields=fields, notes=notes, over=found.over, taken=tuple(found.refused))
 
 
 def columns_of_writer(body: IngestorBody, *, file: str) -> tuple[FieldSpec, ...]:
@@ -156,15 +168,19 @@ class _Columns:
     Args:
         known: columns of the table.
         named: columns that the mapping names; they are added whatever the limit.
+        taken: names that no column can have which is added, in any case of their letters.
 
     Attributes:
         over: number of keys that are left out because there are too many.
+        refused: keys that are left out because their names are taken.
     """
 
-    def __init__(self, known: Sequence[FieldSpec], *, named: frozenset[str]) -> None:
+    def __init__(self, known: Sequence[FieldSpec], *, named: frozenset[str], taken: frozenset[str]) -> None:
         self.fields = {field.name: field for field in known}
         self.notes: list[str] = []
         self.over = 0
+        self.refused: list[str] = []
+        self._taken = {name.lower() for name in taken - self.fields.keys()}
         self._lower = {name.lower() for name in self.fields}
         self._named = named
         self._room = FIELDS_MAX - len(named | self.fields.keys())
@@ -177,6 +193,8 @@ class _Columns:
             )
         elif key not in self.fields and key.lower() in self._lower:
             self.notes.append(f"{key!r}: left out, as another column differs by upper and lower case only")
+        elif key not in self.fields and key.lower() in self._taken:
+            self.refused.append(key)
         elif key not in self.fields and key not in self._named and self._room <= 0:
             self.over += 1
         else:

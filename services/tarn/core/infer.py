@@ -61,11 +61,13 @@ class Inferred:
         fields: columns, in the order in which the messages have them.
         notes: what the columns cannot hold, or could not be decided, for people.
         over: number of keys that have no column because there are too many.
+        taken: keys that have no column because the table has their names for something else.
     """
 
     fields: tuple[FieldSpec, ...]
     notes: tuple[str, ...]
     over: int = 0
+    taken: tuple[str, ...] = ()
 
 
 def infer(messages: Iterable[bytes | None]) -> Inferred:

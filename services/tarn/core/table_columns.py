@@ -63,6 +63,21 @@ def columns_of(state: TableState, *, table: str) -> TableColumns:
     return TableColumns(fields=tuple(fields), left_out=tuple(left_out))
 
 
+def partition_names(state: TableState) -> frozenset[str]:
+    """Names of the partition fields of a table, also of its former specs.
+
+    No column but a field's own source may have its name: Iceberg's Java library refuses such a table.
+    """
+    specs = state.metadata.get("partition-specs") or ()
+    return frozenset(field["name"] for spec in specs for field in spec["fields"])
+
+
+def names_taken(state: TableState) -> frozenset[str]:
+    """Names that no column can have which is added to a table: those of its columns and partition fields."""
+    columns = current_schema(state.metadata)["fields"]
+    return partition_names(state).union(column["name"] for column in columns)
+
+
 def mapped(fields: Sequence[FieldSpec], body: IngestorBody, *, table: str) -> tuple[FieldSpec, ...]:
     """Columns of a table as the spec's mapping fills them.
 

@@ -12,7 +12,7 @@ from tarn.core.errors import InvalidSpecError, NoSuchTableError
 from tarn.core.spec import FieldSpec, IngestorSpec
 from tarn.core.spec.fields import FIELDS_MAX
 from tarn.core.table_catalog import TableName
-from tarn.core.table_columns import columns_of, mapped
+from tarn.core.table_columns import columns_of, mapped, names_taken
 from tarn.core.table_files import TableFiles, TableWriter
 from tarn.core.table_state import TableState
 from tarn.ingest.changes import TableCommits
@@ -49,6 +49,7 @@ class StreamTable:
         self._fields: Sequence[FieldSpec] = ()
         self._writer: TableWriter | None = None
         self._said_over = False
+        self._said_taken: tuple[str, ...] = ()
         self.name = TableName(self._body.table.levels, self._body.table.name)
         if not self.own_columns:
             self._take(self._body.fields or ())
@@ -193,7 +194,7 @@ class StreamTable:
         if sample is None:
             return None
         try:
-            found = columns_for(body, sample, known=own)
+            found = columns_for(body, sample, known=own, taken=names_taken(state))
             files = self._files(found.fields)
         except ValueError as e:
             raise InvalidSpecError(
@@ -207,6 +208,15 @@ class StreamTable:
                 table=str(self.name),
                 keys=found.over,
                 columns_max=FIELDS_MAX,
+            )
+        if found.taken and found.taken != self._said_taken:
+            self._said_taken = found.taken
+            log.warning(
+                "keys of the messages get no column, as the table has their names for something else; "
+                "mapping.rename gives them others",
+                ingestor=self._ingestor,
+                table=str(self.name),
+                keys=_shown(found.taken),
             )
         return files
 

@@ -18,6 +18,7 @@ from tarn.ingest.wiring import uuid7
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import SPEC, Lake, LocalCatalog
 
+TABLE = TableName(("bronze",), "orders")
 BEFORE = ("{name: id, type: int, required: true}", "{name: price, type: 'decimal(6, 2)'}")
 
 
@@ -146,6 +147,32 @@ def test_what_cannot_be_done_is_refused_as_a_whole(changed: str, message: str) -
         lake.work(lake.ingestor(spec(*kept, changed, evolution="strict")))
     assert "evolve" not in str(caught.value), "it would not help"
     assert columns(lake) == before, "nor is the column added that could have been"
+
+
+@pytest.mark.parametrize("former", [False, True])
+def test_a_column_that_was_renamed_is_not_added_again_under_the_name_of_its_partitions(former: bool) -> None:
+    """Spark and Trino could not open the table."""
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    partitioning = "[id, 'bucket(2, price)']"
+    send(topic, {"id": 1, "price": "1.50"})
+    lake.work(lake.ingestor(spec(*BEFORE, partitioning=partitioning)), turns=30)
+    schema = json.loads(json.dumps(lake.table().metadata["schemas"][-1]))
+    schema["fields"][0] |= {"name": "number", "required": False}
+    updates = [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}]
+    if former:
+        updates += [
+            {"action": "add-spec", "spec": {"fields": []}},
+            {"action": "set-default-spec", "spec-id": -1},
+        ]
+    lake.local.catalog.tables.commit(lake.local._slot(TABLE), [], updates)
+    before = columns(lake)
+    made = spec(*BEFORE, "{name: note, type: string}", partitioning=partitioning)
+    with pytest.raises(InvalidSpecError, match="column id of the spec has the name of a partition field"):
+        lake.work(lake.ingestor(made))
+    with pytest.raises(InvalidSpecError, match=r"partition field of table bronze\.orders"):
+        lake.work(lake.ingestor(spec("{name: number, type: int}", "{name: price_bucket, type: int}")))
+    assert columns(lake) == before
 
 
 def test_a_table_without_the_trace_column_gets_it() -> None:

@@ -264,6 +264,34 @@ def test_what_the_first_messages_lacked_is_added_later_if_the_spec_says_so() -> 
     assert letter["reason"].startswith("id: expected a whole number"), "types are not changed"
 
 
+@pytest.mark.parametrize("partitioning", ["", ", partitioning: ['bucket(4, id)']"])
+def test_keys_whose_names_the_table_has_for_something_else_stop_nothing(
+    partitioning: str, logged: list[Any]
+) -> None:
+    """A column that no message can fill, and a partition field, whose name no column may have."""
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    send(topic, {"id": 1})
+    lake.work(lake.ingestor(spec("infer", table=", partitioning: ['bucket(4, id)']")), turns=30)
+    schema = json.loads(json.dumps(lake.table().metadata["schemas"][-1]))
+    schema["fields"].append({"id": 20, "name": "Clock", "type": "time", "required": False})
+    lake.local.catalog.tables.commit(
+        lake.local._slot(TABLE),
+        [],
+        [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}],
+    )
+    send(topic, {"id": 2, "Clock": "08:00", "clock": 3, "id_bucket": 4, "new": "x"})
+    evolving = spec("{infer: true, evolution: evolve}", "{rest: rest}", table=partitioning)
+    ingestor = lake.ingestor(evolving)
+    for _ in range(2):
+        lake.work(ingestor, turns=30)
+    assert kinds(lake) == {"id": "long", "Clock": "time", "new": "string", "rest": "string"}
+    (row,) = [row for row in lake.rows() if row["id"] == 2]
+    assert json.loads(row["rest"]) == {"Clock": "08:00", "clock": 3, "id_bucket": 4}
+    said = [line for line in logged if line["event"].startswith("keys of the messages get no column")]
+    assert [line["keys"] for line in said] == [["Clock", "clock", "id_bucket"]]
+
+
 @pytest.mark.parametrize("wrong", [True, {"x": 1}])
 def test_a_sample_of_wrong_values_for_a_cast_column_makes_bad_records_and_stops_nothing(wrong: Any) -> None:
     topic = Topic("orders", 1)
