@@ -29,7 +29,7 @@ from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdenti
 from tarn.core.outcome import Unknown
 from tarn.core.retired import PREFIX as RETIRED_PREFIX
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
-from tarn.core.table_state import COMMIT_ID_KEY, MAIN, CommitRequest, Json, TableState
+from tarn.core.table_state import COMMIT_ID_KEY, MAIN, CommitRequest, Json, TableState, main_at
 from tarn.core.watermark import Watermark
 from tarn.ingest.batch_commit import (
     offsets_in,
@@ -399,7 +399,7 @@ def _updates(state: TableState, snapshot_id: int) -> list[Json]:
     return [
         # Without a greatest age, which would count from the snapshot's own time: it may be old already.
         _set(f"{TAG_BEFORE}{state.head_id}", "tag", state.head_id or 0),
-        _set(MAIN, "branch", snapshot_id),
+        main_at(state, snapshot_id),
     ]
 
 

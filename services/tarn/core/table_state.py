@@ -20,6 +20,8 @@ COMMIT_IDS_KEY = "tarn.commit-ids"
 PROVISIONAL_ID = -2
 """Id of a snapshot that exists in memory only; Iceberg's ids are positive."""
 TOTAL_DIGITS_MAX = 19
+BRANCH_RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
+"""Fields of a branch by which engines expire snapshots; a branch that is set without them has none."""
 Json = dict[str, Any]
 
 
@@ -451,6 +453,18 @@ def with_provisional(state: TableState, append: Append) -> TableState:
     )
 
 
+def main_at(state: TableState, snapshot_id: int) -> Json:
+    """The update that moves the main branch; what it says of the history that engines keep stays as it is."""
+    kept = {key: value for key, value in state.refs.get(MAIN, {}).items() if key in BRANCH_RETENTION}
+    return {
+        "action": "set-snapshot-ref",
+        "ref-name": MAIN,
+        "type": "branch",
+        "snapshot-id": snapshot_id,
+        **kept,
+    }
+
+
 def build_commit(
     state: TableState,
     append: Append,
@@ -490,7 +504,7 @@ def build_commit(
         snapshot["added-rows"] = added_rows
     updates: list[Json] = [
         {"action": "add-snapshot", "snapshot": snapshot},
-        {"action": "set-snapshot-ref", "ref-name": MAIN, "type": "branch", "snapshot-id": snapshot_id},
+        main_at(state, snapshot_id),
     ]
     for tag in append.tags:
         tagged = {"ref-name": tag, "type": "tag", "snapshot-id": snapshot_id}

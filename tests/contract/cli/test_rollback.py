@@ -124,6 +124,18 @@ def test_the_list_of_a_kept_snapshot_is_a_file_of_its_own(world: World) -> None:
 
 
 @pytest.mark.parametrize("offsets", Offsets)
+def test_what_somebody_said_of_the_history_of_the_branch_stays(world: World, offsets: Offsets) -> None:
+    rule = {"max-snapshot-age-ms": 864_000_000, "min-snapshots-to-keep": 100}
+    main = {"action": "set-snapshot-ref", "ref-name": "main", "snapshot-id": world.lake.table().head_id}
+    world.lake.local.catalog.tables.commit(
+        world.lake.local._slot(NAME), [], [{**main, "type": "branch", **rule}]
+    )
+    world.roll_back(str(world.middle), offsets)
+    world.send(5)
+    assert world.lake.table().refs["main"].items() >= rule.items()
+
+
+@pytest.mark.parametrize("offsets", Offsets)
 def test_a_rollback_can_be_rolled_back_by_its_tag(world: World, offsets: Offsets) -> None:
     before = world.lake.table().head_id
     done = world.roll_back(str(world.middle), offsets)

@@ -149,6 +149,31 @@ def test_a_commit_holds_on_its_base_only_and_moves_branch_and_tag_together():
     assert since == {"action": "set-properties", "updates": {"since": "5000"}}
 
 
+def test_a_commit_keeps_what_somebody_said_of_the_history_of_the_branch():
+    """As Spark's CREATE OR REPLACE BRANCH does; the catalog takes a branch as it is sent."""
+    rule = {"max-snapshot-age-ms": 864_000_000, "min-snapshots-to-keep": 100, "max-ref-age-ms": 7}
+    state = table(snapshot(1, None), head=1, refs=tag(1))
+    state.metadata["refs"]["main"] |= rule
+    request = build_commit(
+        state,
+        append(files=1, records=3, bytes=7),
+        snapshot_id=77,
+        manifest_list="s3://tarn/list",
+        added_rows=0,
+        now_ms=4_000,
+        retention=Retention(),
+    )
+    main, moved = request.updates[1:3]
+    assert main == {
+        "action": "set-snapshot-ref",
+        "ref-name": "main",
+        "type": "branch",
+        "snapshot-id": 77,
+        **rule,
+    }
+    assert moved.keys() == {"action", "ref-name", "type", "snapshot-id"}
+
+
 @pytest.mark.parametrize("found", [{}, {"total-delete-files": "many"}, {"total-delete-files": "-1"}])
 def test_a_total_that_is_unknown_stays_unknown_and_small_files_are_left_alone(found: dict[str, str]):
     """A foreign commit may add delete files and state no totals."""
