@@ -25,6 +25,7 @@ from pyiceberg.avro.resolver import construct_reader, construct_writer, resolve_
 from pyiceberg.avro.writer import Writer
 from pyiceberg.io import InputFile, InputStream, OutputFile
 from pyiceberg.schema import Schema
+from pyiceberg.types import IcebergType, TimestampNanoType, TimestamptzNanoType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 DECODERS_MAX = 256
@@ -146,10 +147,20 @@ def _encoder(written: Written) -> tuple[Writer, str]:
     return resolve_writer(record_schema=written.records, file_schema=written.schema), json.dumps(avro)
 
 
+class _Conversion(AvroSchemaConversion):
+    """pyiceberg's, with times in nanoseconds: it (0.12) writes them as partition values, and reads none."""
+
+    def _convert_logical_type(self, avro_logical_type: dict[str, Any]) -> IcebergType:
+        if avro_logical_type["logicalType"] == "timestamp-nanos":
+            zoned = avro_logical_type.get("adjust-to-utc") is True
+            return TimestamptzNanoType() if zoned else TimestampNanoType()
+        return super()._convert_logical_type(avro_logical_type)
+
+
 @lru_cache(maxsize=DECODERS_MAX)
 def _decoder(avro_schema: str, layout: Layout) -> tuple[Schema, Reader]:
     """Return the Iceberg schema of a file, and the decoder from it to a layout."""
-    schema = AvroSchemaConversion().avro_to_iceberg(orjson.loads(avro_schema))
+    schema = _Conversion().avro_to_iceberg(orjson.loads(avro_schema))
     return schema, resolve_reader(schema, layout.schema, dict(layout.types), dict(layout.enums))
 
 

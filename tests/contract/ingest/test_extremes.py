@@ -16,24 +16,32 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.avro.decoder_fast import CythonBinaryDecoder
 from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import NestedField, PrimitiveType, TimestampNanoType, TimestamptzNanoType
 
 from tarn.adapters import files as files_adapter
 from tarn.adapters.avro_files import MemoryInput
+from tarn.adapters.manifest_audit import file_entries
 from tarn.adapters.manifests import Manifests, read_entries
+from tarn.adapters.parquet_options import options_of
 from tarn.adapters.partitions import survives_manifests
-from tarn.adapters.write_schema import WriteSchema, create_request, layout_of
+from tarn.adapters.write_schema import OptionalSpec, WriteSchema, create_request, layout_of
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
 from tarn.core.spec import FieldSpec, IngestorSpec, PartitionRule
 from tarn.core.table_catalog import TableName
+from tarn.core.table_state import WrittenFile
 from tarn.core.transforms import fits
 from tarn.core.years import MICROS_MAX
 from tarn.ingest.batch_commit import Made, decode, encode
 from tarn.ingest.status import State
 from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.extremes import KINDS, Kind, partition_value
-from tests.support.lake import Lake, order, spec
+from tests.support.lake import BUCKET, Lake, order, spec
 
 TABLE = TableName(("bronze",), "extremes")
 RULES = ("identity(v)", "year(v)", "month(v)", "day(v)", "hour(v)", "bucket(7, v)", "truncate(10, v)")
@@ -362,3 +370,32 @@ def test_manifests_whose_partition_values_would_not_come_back_are_not_merged() -
         assert survives_manifests(layout.spec, layout.schema) is merged
     read = CythonBinaryDecoder(struct.pack("<d", 0.1)).read_double()
     assert read != 0.1, "pyiceberg reads doubles now: let them be merged"
+
+
+@pytest.mark.parametrize("kind", [TimestampNanoType(), TimestamptzNanoType()])
+def test_partition_values_in_nanoseconds_come_back_from_a_manifest(kind: PrimitiveType) -> None:
+    """Another client may partition a table so: ingest commits to it, and reaper and audit read it."""
+    lake, values = Lake(), [-1, None, 1_795_000_000_000_000_001]
+    schema = Schema(NestedField(1, "at", kind, required=False))
+    spec = OptionalSpec(PartitionField(1, 1_000, IdentityTransform(), "at"), spec_id=0)
+    plain = options_of({}, pa.schema([]))
+    layout = WriteSchema(pa.schema([]), schema, spec, UNSORTED_SORT_ORDER, plain, format_version=3)
+    files = [
+        WrittenFile(path=f"{n}.parquet", partition=(value,), spec_id=0, records=1, bytes=1)
+        for n, value in enumerate(values)
+    ]
+    writer = Manifests(lake.objects, new_name=iter("abc").__next__)
+    begun = writer.begin_manifest(layout, f"s3://{BUCKET}/t", files, snapshot_id=1)
+    assert begun is not None
+    begun.finish()
+    found = begun.file.partitions[0]
+    assert (found.lower_bound, found.upper_bound, found.contains_null) == (
+        struct.pack("<q", -1),
+        struct.pack("<q", 1_795_000_000_000_000_001),
+        True,
+    )
+    data = lake.objects.read(begun.file.manifest_path)
+    entries = read_entries(data, begun.file, spec, schema)
+    assert [entry.data_file.partition[0] for entry in entries] == values
+    again = file_entries(data, added_snapshot_id=1, trace=None)
+    assert [entry.path for entry in again] == [file.path for file in files]
