@@ -191,6 +191,14 @@ def test_nulls_of_lists_hide_what_is_below_them() -> None:
     assert one("list<int>", held) == ([None], {})
 
 
+def test_maps_in_lists_are_read_also_behind_what_a_null_hides() -> None:
+    maps = pa.array([[("hidden", 9)], [("a", 1)], None, []], pa.map_(pa.string(), pa.int32()))
+    offsets = pa.array([0, 1, 4], pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, maps, mask=pa.array([True, False]))
+    found, bad = one("list<map<string, long>>", lists)
+    assert (found, bad) == ([None, [[("a", 1)], None, []]], {})
+
+
 def test_required_values_and_paths() -> None:
     fields = (
         FieldSpec(name="id", type="long", required=True, source="a.b"),
