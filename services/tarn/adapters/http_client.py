@@ -5,6 +5,7 @@ urllib3 alone: what `requests` does around it, none of these clients uses, and e
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +51,9 @@ class Answer:
 class HttpClient:
     """Sends requests to one server over connections that are kept. Thread-safe.
 
+    A process that was forked opens connections of its own: on those that it shares with its parent each would
+    read the other's answers.
+
     Args:
         uri: base URL of the server, `http` or `https`.
         read_timeout_s: how long the server may be silent before an answer, or within one, seconds.
@@ -74,6 +78,7 @@ class HttpClient:
         self._path = parts.path
         self._timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=read_timeout_s)
         self._connections_max = connections_max
+        self._process = os.getpid()
         self._pool = self._new_pool()
 
     def send(self, method: str, path: str, *, body: bytes | None, headers: Mapping[str, str]) -> Answer:
@@ -89,6 +94,8 @@ class HttpClient:
             NotSentError: nothing was sent.
             NoAnswerError: the request may have arrived.
         """
+        if self._process != os.getpid():
+            self._pool, self._process = self._new_pool(), os.getpid()
         try:
             answer = self._pool.urlopen(
                 method,

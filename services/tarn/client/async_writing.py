@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +39,8 @@ class AsyncClient(Protocol):
 class ThreadedClient:
     """An `AsyncClient` that sends each request on a thread of its own pool.
 
-    A request whose task is cancelled goes on until its answer; nobody waits for that.
+    A request whose task is cancelled goes on until its answer; nobody waits for that. A process that was
+    forked has none of its parent's threads, and starts its own.
 
     Args:
         client: sends a request once.
@@ -47,13 +49,17 @@ class ThreadedClient:
 
     def __init__(self, client: Client, *, requests_max: int = REQUESTS_MAX) -> None:
         self._client = client
-        self._threads = ThreadPoolExecutor(requests_max, thread_name_prefix="tarn-write")
+        self._requests_max = requests_max
+        self._process = os.getpid()
+        self._threads = self._new_threads()
         self._closed = False
 
     async def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
         """See `AsyncClient.post`."""
         if self._closed:
             raise _closed(table)
+        if self._process != os.getpid():
+            self._threads, self._process = self._new_threads(), os.getpid()
         sent = self._threads.submit(self._client.post, table, body, kind=kind, key=key)
         try:
             return await asyncio.wrap_future(sent)
@@ -68,6 +74,9 @@ class ThreadedClient:
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
+
+    def _new_threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._requests_max, thread_name_prefix="tarn-write")
 
 
 def _closed(table: str) -> ClosedError:
@@ -126,6 +135,7 @@ class AsyncRowWriter(Gathering):
             NotTakenError: likewise; also, at once, if 1,000 rows or 4 MiB of cancelled writes wait: `flush`
                 sends them.
         """
+        self._require_own()
         own = self._take(row)
         try:
             async with self._turn:
@@ -148,6 +158,7 @@ class AsyncRowWriter(Gathering):
         Rows of cancelled writes that wait behind the batch are sent after it: the receipt is the last one's.
         After an error of the batch they wait still, for the next `flush`.
         """
+        self._require_own()
         last = self._written
         async with self._turn:
             await self._bring_in(last)
@@ -237,6 +248,7 @@ class AsyncRowWriter(Gathering):
 
     async def _flush_all(self) -> None:
         """Send the batch and all rows that wait, also behind rows that the table does not take."""
+        self._require_own()
         before: TarnError | None = None
         while True:
             try:
@@ -250,6 +262,9 @@ class AsyncRowWriter(Gathering):
                 break
         if before is not None:
             raise before
+
+    def _held(self) -> int:
+        return len(self._batch) + len(self._waiting)
 
     def _left(self) -> tuple[Row, ...]:
         return *self._batch.rows(), *(one.entry.as_sent() for one in self._waiting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import uuid
@@ -200,6 +201,7 @@ class Gathering:
         wall: time since the epoch in seconds, which goes on while the machine sleeps.
         chance: a random number from 0 to 1.
         new_key: makes a key that was not used before.
+        process: id of this process.
     """
 
     table: str
@@ -208,11 +210,36 @@ class Gathering:
     wall: Callable[[], float] = time.time
     chance: Callable[[], float] = random.random
     new_key: Callable[[], str] = new_key
+    process: Callable[[], int] = os.getpid
     _batch: Batch = field(init=False)
+    _owner: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin the first batch."""
         self._batch = Batch(table=self.table, new_key=self.new_key)
+        self._owner = self.process()
+
+    def _require_own(self) -> None:
+        """Take the writer over in a process that was forked; what was gathered before is its parent's.
+
+        Raises:
+            InvalidError: the writer has rows of the parent: sent by both, they would be there twice.
+        """
+        here = self.process()
+        if here == self._owner:
+            return
+        if held := self._held():
+            raise InvalidError(
+                f"{held} rows for {self.table} were gathered before this process ({here}) was forked from "
+                f"{self._owner}, which sends them: make a writer of its own in this process, or call flush() "
+                "before the fork",
+                rows=held,
+            )
+        self._owner = here
+
+    def _held(self) -> int:
+        """Number of the rows that were gathered."""
+        return len(self._batch)
 
     @contextmanager
     def _first(self, row: Row) -> Iterator[None]:

@@ -56,12 +56,14 @@ class RowWriter(Gathering):
 
         Raises:
             InvalidError: a value has no form in JSON, two keys have the same, or the row is larger than a
-                request; it is not taken, and the rows before it stay.
+                request; or the rows before it are those of a process that this one was forked from. It is not
+                taken, and the rows before it stay.
             NotTakenError: the batch before the row is not in the table yet; the row is not taken.
             RepeatTooLateError: see `flush`; the row is taken if it is among the error's `rows`.
             TarnError: see `flush`. The row is taken, whichever batch the error is of: it is among the error's
                 `rows`, or goes with the next batch.
         """
+        self._require_own()
         entry = entry_of(row)
         if not self._batch.takes(entry):
             try:
@@ -91,7 +93,10 @@ class RowWriter(Gathering):
             OutcomeUnknownError: it may be in the table; `flush` repeats it.
             TarnError: the principal may not write, the table does not exist, or the request is not valid; the
                 batch is gone, as repeating it does not help.
+            InvalidError: also, with the batch left as it is, if its rows are those of a process that this one
+                was forked from.
         """
+        self._require_own()
         if not self._batch:
             return None
         with self._batch.sending() as request:

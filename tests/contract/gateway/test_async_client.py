@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
+import threading
 from contextlib import suppress
 
 import pytest
@@ -56,6 +58,34 @@ def planned(
         chance=lambda: 0.5,
     )
     return rows, client, waits
+
+
+def test_a_process_that_was_forked_starts_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        def __init__(self) -> None:
+            self.threads: list[int] = []
+
+        def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
+            del table, body, kind, key
+            self.threads.append(threading.get_ident())
+            return Receipt(accepted=0)
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    async def play() -> None:
+        await threaded.post(TABLE, b"", kind="", key="")
+
+    client = Client()
+    threaded = ThreadedClient(client, requests_max=1)
+    asyncio.run(play())
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    asyncio.run(play())
+    asyncio.run(play())
+    threaded.close()
+    first, *later = client.threads
+    assert first not in later, "the parent's are not there: a request that waits for one waits without end"
+    assert len(set(later)) == 1
 
 
 def test_batches_are_sent_when_they_are_full_and_at_the_end(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -126,6 +127,16 @@ def test_a_client_that_was_closed_opens_another_connection(served: Served, clien
     client.close()
     client.send("GET", "/ok", body=None, headers={})
     assert len(served.connections) == 2
+
+
+def test_a_process_that_was_forked_opens_connections_of_its_own(
+    served: Served, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.send("GET", "/ok", body=None, headers={})
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    for _ in range(2):
+        client.send("GET", "/ok", body=None, headers={})
+    assert len(served.connections) == 2, "on the parent's each would read the other's answers"
 
 
 def test_a_redirect_is_an_answer(served: Served, client: HttpClient) -> None:

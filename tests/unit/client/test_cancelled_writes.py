@@ -14,7 +14,7 @@ from tarn.client.async_writing import LEFT_BYTES_MAX, LEFT_ROWS_MAX, AsyncRowWri
 from tarn.client.batches import NotTakenError, RejectedRowsError, WriteLimits
 from tarn.client.repeats import REPEAT_S_MAX, RepeatTooLateError
 from tarn.client.writing import Receipt
-from tarn.core.errors import OutcomeUnknownError, TarnError, UnavailableError
+from tarn.core.errors import InvalidError, OutcomeUnknownError, TarnError, UnavailableError
 
 LOST = OutcomeUnknownError("the answer is lost")
 AWAY = UnavailableError("busy")
@@ -103,6 +103,23 @@ async def unknown(rows: AsyncRowWriter, gateway: Gateway, *ids: Any) -> None:
             return
     with pytest.raises(OutcomeUnknownError):
         await rows.flush()
+
+
+def test_rows_that_wait_are_the_parents_after_a_fork() -> None:
+    async def play(rows: AsyncRowWriter, gateway: Gateway) -> None:
+        await unknown(rows, gateway, 0, 1)
+        gateway.gate.clear()
+        await cancelled(rows.write({"id": 2}))
+        gateway.gate.set()
+        own = rows.process
+        rows.process = lambda: -1
+        for use in (lambda: rows.write({"id": 3}), rows.flush, rows.close):
+            with pytest.raises(InvalidError, match=r"3 rows for a\.b were gathered before"):
+                await use()
+        rows.process = own
+        await rows.close()
+
+    assert played(play) == [0, 1, 2]
 
 
 def test_cancelled_while_its_own_batch_is_sent() -> None:

@@ -280,3 +280,20 @@ def test_an_error_has_a_row_as_it_was_written_whatever_became_of_it_since(
 
 def test_an_error_that_is_not_about_a_batch_has_no_rows() -> None:
     assert list(UnavailableError("away").rows) == []
+
+
+def test_rows_that_were_gathered_before_a_fork_are_the_parents(gateway: Gateway) -> None:
+    process = 7
+    rows = RowWriter(table="a.b", client=gateway, process=lambda: process)
+    rows.write({"id": 0})
+    process = 8
+    for use in (lambda: rows.write({"id": 1}), rows.flush, rows.close):
+        with pytest.raises(InvalidError, match=r"1 rows for a\.b .*process \(8\) was forked from 7"):
+            use()
+    process = 7
+    rows.flush()
+    assert gateway.bodies == [b'{"id":0}']
+    process = 8
+    rows.write({"id": 1})
+    rows.flush()
+    assert gateway.bodies == [b'{"id":0}', b'{"id":1}'], "without rows of the parent it is the child's"
