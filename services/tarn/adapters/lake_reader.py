@@ -183,12 +183,12 @@ class LakeReader:
                 task = self._tasks[file.path]
                 parts.append(_rows(loaded.table, task, columns, _offsets(places)))
         if not parts:
-            return _rows(loaded.table, None, columns, None).select(self._top(wanted))
+            return _rows(loaded.table, None, columns, None).select(_top(schema, wanted))
         rows = pa.concat_tables(parts)
         trace = rows[TRACE_COLUMN]
         places = pa.table({n: pc.struct_field(trace, n) for n in ("source", "partition", "offset")})
         order = pc.sort_indices(places, sort_keys=[(name, "ascending") for name in places.column_names])
-        return rows.take(order).select(self._top(wanted))
+        return rows.take(order).select(_top(schema, wanted))
 
     def first_offsets(self, loaded: LoadedTable, at: datetime) -> dict[Place, int]:
         """The lowest offset by place of all live rows whose message has this time or a later one."""
@@ -205,10 +205,6 @@ class LakeReader:
                 for place, (first, _) in _extent(_rows(loaded.table, task, columns, wanted)).items():
                     found[place] = min(first, found.get(place, first))
         return found
-
-    def _top(self, wanted: Sequence[str]) -> list[str]:
-        """The top-level columns of these, each once."""
-        return list(dict.fromkeys(name.partition(".")[0] for name in wanted))
 
     def _scan(
         self, loaded: LoadedTable, wanted: BooleanExpression, *, seen: int | None
@@ -246,6 +242,12 @@ class LakeReader:
             return known
         columns = loaded.table.schema().select(SOURCE, PARTITION, OFFSET)
         return _extent(_rows(loaded.table, task, columns, _from(OFFSET, lowest)))
+
+
+def _top(schema: Schema, wanted: Sequence[str]) -> list[str]:
+    """The top-level columns of these, each once; a column's own name may have dots."""
+    names = {field.name for field in schema.fields}
+    return list(dict.fromkeys(n if n in names else schema.select(n).fields[0].name for n in wanted))
 
 
 def _rows(

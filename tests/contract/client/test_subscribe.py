@@ -110,6 +110,18 @@ def test_rows_have_all_columns_in_the_order_of_offsets_or_those_that_were_asked_
         world.client.subscribe(columns=["price"])
 
 
+def test_a_column_whose_name_has_dots_is_read(world: World) -> None:
+    with world.client.table().update_schema() as change:
+        change.add_column(("id.of.order",), LongType())
+        change.add_column(("_tarn.note",), StringType())
+    world.send(1)
+    (batch,) = world.client.subscribe("g")
+    assert batch.rows.column_names == ["id", "at", "_tarn", "id.of.order", "_tarn.note"]
+    (some,) = world.client.subscribe("h", columns=["_tarn.note", "id.of.order", "_tarn.offset"])
+    assert some.rows.column_names == ["_tarn.note", "id.of.order", "_tarn"]
+    assert some.rows["id.of.order"].to_pylist() == [None] * 26
+
+
 def test_partitions_are_each_in_order() -> None:
     world = World(3)
     for partition, number in enumerate((12, 5, 30)):
