@@ -53,6 +53,7 @@ class RestCatalog:
         scope: OAuth2 scope.
         read_timeout_s: read timeout of a request, in seconds.
         clock: monotonic time in seconds.
+        wall: time since the epoch in seconds, which goes on while the machine sleeps.
 
     Raises:
         InvalidError: `uri` is no address of a server.
@@ -68,17 +69,18 @@ class RestCatalog:
         scope: str = "PRINCIPAL_ROLE:ALL",
         read_timeout_s: float = READ_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._warehouse = warehouse
         self._credential = credential
         self._remedy = remedy
         self._scope = scope
-        self._clock = clock
+        self._clock, self._wall = clock, wall
         self._http = HttpClient(uri, read_timeout_s=read_timeout_s)
         self._uri = self._http.uri
         self._lock = threading.Lock()
         self._token: str | None = None
-        self._token_until_s = 0.0
+        self._token_until_s = self._token_until_wall_s = 0.0
         self._prefix: str | None = None
 
     def load(self, table: TableName) -> TableState:
@@ -298,7 +300,8 @@ class RestCatalog:
 
     def _bearer(self, *, fresh: bool) -> str:
         with self._lock:
-            if self._token is None or fresh or self._clock() >= self._token_until_s:
+            over = self._clock() >= self._token_until_s or self._wall() >= self._token_until_wall_s
+            if self._token is None or fresh or over:
                 self._renew()
             if self._token is None:
                 raise AssertionError("renewed without a token")
@@ -333,7 +336,9 @@ class RestCatalog:
             lifetime_s = float(value.get("expires_in") or 3_600)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as e:
             raise UnavailableError(f"could not {what} from {self._uri}: unreadable answer") from e
-        self._token_until_s = self._clock() + max(lifetime_s - TOKEN_MARGIN_S, lifetime_s / 2)
+        good_s = max(lifetime_s - TOKEN_MARGIN_S, lifetime_s / 2)
+        self._token_until_s = self._clock() + good_s
+        self._token_until_wall_s = self._wall() + good_s
 
     def _away(self, what: str, error: Exception) -> UnavailableError:
         return UnavailableError(

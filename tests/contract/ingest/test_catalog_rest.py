@@ -183,6 +183,18 @@ def test_what_waiting_does_not_help_is_raised(
         catalog.commit(TABLE, REQUEST, key="k")
 
 
+@pytest.mark.parametrize("clock", ["_clock", "_wall"])
+def test_a_token_is_renewed_by_the_clock_that_goes_on_while_the_machine_sleeps_too(
+    clock: str, catalog: RestCatalog
+) -> None:
+    now_s = getattr(catalog, clock)()
+    assert catalog.token() == catalog.token() == "t1"
+    setattr(catalog, clock, lambda: now_s + 3_600)
+    assert catalog.token() == "t2"
+    setattr(catalog, clock, lambda: now_s - 3_600)
+    assert catalog.token() == "t2"
+
+
 def test_a_token_that_is_no_longer_taken_is_replaced_once(script: Script, catalog: RestCatalog) -> None:
     script.answers = [(401, error("expired"))]
     assert isinstance(catalog.commit(TABLE, REQUEST, key="k"), CommitDone)
