@@ -6,6 +6,7 @@ import ast
 import csv
 import hashlib
 import random
+import re
 import statistics
 import time
 import uuid
@@ -741,11 +742,21 @@ def test_a_csv_file_as_a_spreadsheet_writes_it_is_read(tmp_path: Path) -> None:
     (cell,) = (one for one in map(source, read("11_capstone.ipynb")["cells"]) if "def from_csv" in one)
     tree = ast.parse(cell)
     tree.body = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name != "cafe"]
-    found: dict[str, Any] = {"csv": csv, "Path": Path}
+    found: dict[str, Any] = {"csv": csv, "Path": Path, "re": re}
     exec(compile(tree, "cell", "exec"), found)
     file = tmp_path / "own.csv"
-    file.write_bytes(b"\xef\xbb\xbfid,at,price\r\na,2026-03-02T08:00:00Z,2.5\r\nb,\r\n")
-    assert list(found["from_csv"](file)) == [
-        {"id": "a", "at": "2026-03-02T08:00:00Z", "price": 2.5},
-        {"id": "b", "at": None, "price": None},
-    ]
+    for separator in b",", b";", b"\t":
+        text = b"\xef\xbb\xbfid,at,price\r\na,2026-03-02T08:00:00Z,2.5\r\nb,\r\n"
+        file.write_bytes(text.replace(b",", separator))
+        assert list(found["from_csv"](file)) == [
+            {"id": "a", "at": "2026-03-02T08:00:00Z", "price": 2.5},
+            {"id": "b", "at": None, "price": None},
+        ]
+    file.write_text("id,text\n1,two, three\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"more fields than in the first line, is a , in a text\?.* three"):
+        list(found["from_csv"](file))
+    number = found["number"]
+    assert [number(text) for text in ("0", "-12", "0.50", "")] == [0, -12, 0.5, None]
+    # Two texts that are different stay so, and what JSON has no form for is no number.
+    for text in "1_0", "01234", "nan", "inf", "1e999", "٣", "4" * 20:
+        assert number(text) == text
