@@ -52,6 +52,14 @@ class TarnError(Exception):
         self.message = message
         self.fields = fields
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What pickle keeps: an error comes out of a pool of processes as it was, whatever it is made of."""
+        return _again, (type(self), self.args), self.__dict__
+
+
+def _again(kind: type[TarnError], args: tuple[Any, ...]) -> TarnError:
+    return kind.__new__(kind, *args)
+
 
 class InvalidError(TarnError):
     """The input is invalid: fix it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -18,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarn.adapters.gateway_client import BODY_BYTES_MAX
-from tarn.client.writing import Receipt, RejectedRowsError, RowWriter
-from tarn.core.errors import InvalidError, NotFoundError, UnavailableError
+from tarn.client.repeats import RepeatTooLateError
+from tarn.client.writing import AnswerGoneError, NotTakenError, Receipt, RejectedRowsError, RowWriter
+from tarn.core.errors import InvalidError, NotFoundError, TarnError, UnavailableError
 from tarn.gateway import bodies
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -297,3 +299,22 @@ def test_rows_that_were_gathered_before_a_fork_are_the_parents(gateway: Gateway)
     rows.write({"id": 1})
     rows.flush()
     assert gateway.bodies == [b'{"id":0}', b'{"id":1}'], "without rows of the parent it is the child's"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RejectedRowsError(
+            "some", rows=[({"id": 1}, "bad")], receipt=Receipt(accepted=0, rejected={0: "bad"})
+        ),
+        AnswerGoneError("gone", rows=[{"id": 1}], receipt=Receipt(accepted=None, repeated=True)),
+        NotTakenError("later", row={"id": 1}),
+        RepeatTooLateError("late", rows=[{"id": 1}], key="k"),
+        UnavailableError("busy", retry_after_s=2.0),
+    ],
+)
+def test_an_error_comes_out_of_a_pool_of_processes_as_it_was(error: TarnError) -> None:
+    """`multiprocessing.Pool` waits without end for one that cannot be read again."""
+    found = pickle.loads(pickle.dumps(error))
+    assert type(found) is type(error)
+    assert (str(found), vars(found)) == (str(error), vars(error))
