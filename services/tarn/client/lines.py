@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -73,15 +73,16 @@ def line_of(row: Row) -> bytes:
 
 
 def _given_and_line(row: Row) -> tuple[dict[str, Any], bytes]:
+    given: dict[str, Any] = {}
     try:
-        given = dict(row)
+        given = dict(row) if type(row) is dict else _pairs_of(row)
         try:
             line = _dumps(given)
         except orjson.JSONEncodeError:
             named = _named(given, ())  # perhaps a key is not text
             line = _dumps(named)
     except (orjson.JSONEncodeError, TypeError, ValueError, OverflowError, RecursionError) as e:
-        raise InvalidError(f"a row has no form in JSON: {e}; its fields are {list(row)[:20]}") from e
+        raise InvalidError(f"a row has no form in JSON: {e}; its fields are {list(given)[:20]}") from e
     nulls = line.count(b"null")
     # orjson writes null for a number that is not finite. If as many fields are None, there is none.
     if nulls and nulls != sum(value is None for value in given.values()):
@@ -90,6 +91,24 @@ def _given_and_line(row: Row) -> tuple[dict[str, Any], bytes]:
             path, number = found
             raise _no_number(_text(path), number)
     return given, line
+
+
+def _pairs_of(row: Any) -> dict[str, Any]:
+    """The fields of what is a mapping, or pairs.
+
+    Raises:
+        InvalidError: it is neither: a text of two letters would pass for a pair.
+    """
+    if hasattr(row, "keys"):
+        return dict(row)
+    pairs = [] if isinstance(row, (str, bytes)) or not isinstance(row, Iterable) else list(row)
+    if not pairs or not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+        raise InvalidError(
+            f"a row is a mapping from column to value, and this is of type {type(row).__name__}: "
+            f"{' '.join(repr(row)[:100].split())}. Arrow data are sent as a whole, and a DataFrame as "
+            "pyarrow.Table.from_pandas(frame)"
+        )
+    return dict(pairs)
 
 
 def _dumps(value: object) -> bytes:

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import orjson
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -318,3 +321,27 @@ def test_an_error_comes_out_of_a_pool_of_processes_as_it_was(error: TarnError) -
     found = pickle.loads(pickle.dumps(error))
     assert type(found) is type(error)
     assert (str(found), vars(found)) == (str(error), vars(error))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [None, 5, "", "id", b"id", ["ab", "cd"], [], {"a", "b"}, pa.record_batch({"a": [1]}), Point(1.0)],
+)
+def test_what_is_no_mapping_is_no_row(gateway: Gateway, rows: RowWriter, row: Any) -> None:
+    for refuse in (lambda: rows.write(row), lambda: rows.send([row])):
+        with pytest.raises(InvalidError, match=r"a row is a mapping .* of type \w+: .*from_pandas\(frame\)"):
+            refuse()
+    with pytest.raises(InvalidError, match=r"of type str: 'id'"):
+        rows.send(pd.DataFrame({"id": [1, 2]}))  # type: ignore[arg-type]
+    assert gateway.bodies == []
+
+
+def test_a_row_may_be_any_mapping_or_pairs() -> None:
+    for row in (MappingProxyType({"id": 1}), pd.Series({"id": 1}, dtype=object), [("id", 1)]):
+        assert sent(row) == {"id": 1}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("row", [[([1], 2)], dict])
+def test_what_python_makes_no_mapping_of_is_refused(rows: RowWriter, row: Any) -> None:
+    with pytest.raises(InvalidError, match="a row has no form in JSON: "):
+        rows.write(row)
