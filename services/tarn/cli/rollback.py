@@ -31,11 +31,13 @@ from tarn.core.retired import PREFIX as RETIRED_PREFIX
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
 from tarn.core.table_state import COMMIT_ID_KEY, MAIN, CommitRequest, Json, TableState, main_at
 from tarn.core.watermark import Watermark
+from tarn.core.write_keys import KeyEntry, summary_key
 from tarn.ingest.batch_commit import (
     offsets_in,
     open_in,
     pending_in,
     retired_text,
+    stated,
     streams_named,
     watermark_in,
 )
@@ -340,6 +342,9 @@ def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list
                 summary[RETIRED_PREFIX + stream] = dropped
             if opened is not None:
                 summary[completion.PREFIX + stream] = opened.to_json()
+            keys = _newer(_known_keys(state, stream), _known_keys(then, stream))
+            if keys is not None:
+                summary[summary_key(stream)] = keys.to_json()
     snapshot: Json = {
         "snapshot-id": snapshot_id,
         "parent-snapshot-id": target,
@@ -366,6 +371,22 @@ def _known_mark(state: TableState, stream: str) -> Watermark | None:
         return watermark_in(state, stream)
     except CorruptStateError:
         return None
+
+
+def _known_keys(state: TableState, stream: str) -> KeyEntry | None:
+    """Where the keys of repeated writes over HTTP are; None if the stream has none that can be read."""
+    text = stated(state, stream).get(summary_key(stream))
+    try:
+        return None if text is None else KeyEntry.from_json(text)
+    except CorruptStateError:
+        return None
+
+
+def _newer(present: KeyEntry | None, then: KeyEntry | None) -> KeyEntry | None:
+    """The keys that were written last, which are those before too: without them a repeat is a new write."""
+    if present is None or then is None:
+        return present or then
+    return max(present, then, key=lambda entry: entry.at_ms)
 
 
 def _all_open(state: TableState, then: TableState, stream: str) -> OpenPartitions | None:

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from tarn.cli.ports import Clock, Offsets
+from tarn.cli.rollback import RollbackPorts, roll_back
 from tarn.core.errors import ForbiddenError
 from tarn.core.outcome import Unknown
+from tarn.core.producers import source_of
 from tarn.core.rejected_rows import RUNS_MAX
 from tarn.core.table_catalog import CommitOutcome, TableCatalog, TableName
 from tarn.core.table_state import CommitRequest
@@ -19,6 +22,7 @@ from tarn.gateway.app import AppLimits
 from tarn.gateway.key_memory import SKEW_S
 from tarn.gateway.repeats import REASON_GONE
 from tarn.gateway.takes import InboxLimits
+from tarn.ingest.wiring import uuid7
 from tests.support.gateway import World, row
 
 KEYS = "tarn.write-keys.gateway"
@@ -53,6 +57,30 @@ def test_a_gap_an_overlap_and_an_unknown_producer_are_refused(
     assert (answer.status_code, error["type"], error["expected"]) == (409, "OutOfSequence", expected)
     assert words in error["message"]
     assert world.ids() == [1, 2]
+
+
+def test_keys_are_known_beyond_a_rollback_that_keeps_the_offsets(world: World) -> None:
+    """A repeat of a row that is in the table was a new write, and there twice."""
+    gateway = world.gateway()
+    world.post(gateway, row(1), key="k-1")
+    middle = world.lake.table().head_id
+    world.post(gateway, row(2), key="k-2")
+    ports = RollbackPorts(
+        catalog=world.lake.catalog,
+        objects=world.lake.objects,
+        bounds=dict,
+        identity=lambda _: source_of(""),
+        new_key=uuid7,
+        new_snapshot_id=lambda: 10**15,
+        clock=Clock(wait=lambda _: None),
+    )
+    roll_back(ports, TableName(("bronze",), "orders"), str(middle), Offsets.KEEP)
+    for other in gateway, world.gateway():
+        for number in 1, 2:
+            assert world.post(other, row(number), key=f"k-{number}").json()["repeated"] is True
+        assert world.post(other, row(3), key="k-2").json()["error"]["type"] == "KeyReused"
+    assert world.post(gateway, row(3), key="k-3").json()["repeated"] is False
+    assert world.ids() == [1, 3], "what was rolled back stays away"
 
 
 def test_a_principal_has_its_own_producers_and_keys(world: World) -> None:
