@@ -27,6 +27,7 @@ from tarn.core.errors import (
 )
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
 from tarn.core.outcome import Unknown
+from tarn.core.producers import source_of
 from tarn.core.retired import PREFIX as RETIRED_PREFIX
 from tarn.core.table_catalog import CommitDone, CommitOutcome, TableCatalog, TableName
 from tarn.core.table_state import COMMIT_ID_KEY, MAIN, CommitRequest, Json, TableState, main_at
@@ -268,6 +269,13 @@ def _require_log(
             continue
         if held == present:
             continue
+        if source.source == source_of(source.source.topic_id):
+            raise OffsetGapError(
+                f"{table} cannot go back with its offsets: rows came over HTTP since then (stream {stream}), "
+                "which are in no log to be read again. Choose a newer snapshot, or --offsets keep",
+                table=str(table),
+                stream=stream,
+            )
         topics = ports.bounds() if topics is None else topics
         topic = topics.get(source.source.topic, {})
         then = held.next if held is not None else {}

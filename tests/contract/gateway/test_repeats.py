@@ -11,7 +11,7 @@ import pytest
 
 from tarn.cli.ports import Clock, Offsets
 from tarn.cli.rollback import RollbackPorts, roll_back
-from tarn.core.errors import ForbiddenError
+from tarn.core.errors import ForbiddenError, OffsetGapError
 from tarn.core.outcome import Unknown
 from tarn.core.producers import source_of
 from tarn.core.rejected_rows import RUNS_MAX
@@ -74,6 +74,8 @@ def test_keys_are_known_beyond_a_rollback_that_keeps_the_offsets(world: World) -
         new_snapshot_id=lambda: 10**15,
         clock=Clock(wait=lambda _: None),
     )
+    with pytest.raises(OffsetGapError, match=r"rows came over HTTP since then \(stream gateway\).* keep"):
+        roll_back(ports, TableName(("bronze",), "orders"), str(middle), Offsets.REWIND)
     roll_back(ports, TableName(("bronze",), "orders"), str(middle), Offsets.KEEP)
     for other in gateway, world.gateway():
         for number in 1, 2:
