@@ -33,7 +33,7 @@ from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.merges import Merges
 from tarn.gateway.repeats import repeated, same_rows
 from tarn.gateway.room import Room
-from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, keys_in
+from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, ends_in, keys_in
 from tarn.gateway.takes import (
     Columns,
     InboxLimits,
@@ -471,7 +471,7 @@ class Inbox:
             state=state,
             asked_s=asked_s,
             book=book_in(state),
-            offsets=offsets_in(state, STREAM),
+            offsets=ends_in(state, table=str(self.name)),
             keys=keys_in(state),
             quota=quota_in(state.properties, table=str(self.name)),
             debt=of_debt(state, self._limits.debt),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from tarn.core.errors import SourceChangedError
+from tarn.core.offsets import OffsetMap
 from tarn.core.outcome import AlreadyCommitted, Rejected
-from tarn.core.producers import PROPERTY, STREAM, Advanced, Claim, ProducerBook, advance
+from tarn.core.producers import PROPERTY, STREAM, Advanced, Claim, ProducerBook, advance, source_of
 from tarn.core.quota import quota_in
 from tarn.core.table_state import Append, TableState, WrittenFile
 from tarn.core.write_keys import KeyEntry, summary_key
@@ -40,6 +42,28 @@ def keys_in(state: TableState) -> KeyEntry | None:
     """
     text = stated(state, STREAM).get(KEYS)
     return None if text is None else KeyEntry.from_json(text)
+
+
+def ends_in(state: TableState, *, table: str) -> OffsetMap | None:
+    """The offsets of the rows over HTTP in this version of the table; None before the first.
+
+    Args:
+        state: the version.
+        table: name of the table, for messages.
+
+    Raises:
+        SourceChangedError: an ingestor has the name of their stream here.
+        CorruptStateError: the offsets are unreadable.
+    """
+    found = offsets_in(state, STREAM)
+    if found is not None and found.source != source_of(state.uuid):
+        raise SourceChangedError(
+            f"table {table} takes no rows over HTTP: an ingestor named {STREAM!r}, as their stream is, has "
+            f"filled it from topic {found.source.topic}. Give that ingestor another name and another table, "
+            "or send the rows to another one",
+            table=table,
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,13 @@ import pytest
 
 from tarn.core.errors import CorruptStateError, OutcomeUnknownError
 from tarn.core.producers import PROPERTY
+from tarn.core.spec import parse_spec
 from tarn.gateway.takes import InboxLimits
 from tarn.gateway.writes import SequenceError
 from tests.contract.gateway.test_inbox import NAME, ids, inbox, lake_with_table, settle, write
 from tests.support.gateway import World
 from tests.support.gateway import row as sent
-from tests.support.lake import Lake, foreign_snapshot
+from tests.support.lake import SPEC, Lake, foreign_snapshot, order
 
 QUOTA = "tarn.gateway.quota.rows-per-day"
 
@@ -44,6 +45,27 @@ def test_what_a_table_states_and_nobody_can_read_is_said_and_no_internal_error(w
     world.property(PROPERTY, stated)
     assert world.post(other, sent(2), producer="p", sequence=1).status_code == 200
     assert world.ids() == [1, 2]
+
+
+def test_a_table_of_an_ingestor_with_the_name_of_the_stream_takes_no_rows(world: World) -> None:
+    """Each write was a 504 that said the rows may be there, and left a file."""
+    world.lake.sources.topics["orders"].send(0, order(100))
+    text = SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[]")
+    named = parse_spec(text.replace("{name: orders}", "{name: gateway}", 1), file="gateway.yaml")
+    world.lake.work(world.lake.ingestor(named), turns=30)
+    before = data_files(world.lake)
+    refused = world.post(world.gateway(), sent(1), key="k")
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"]) == (409, "TableTakesNoRows")
+    assert (
+        "an ingestor named 'gateway', as their stream is, has filled it from topic orders" in error["message"]
+    )
+    assert data_files(world.lake) == before
+    assert world.ids() == [100]
+
+
+def data_files(lake: Lake) -> list[str]:
+    return [one.key for one in lake.store.list("") if "/data/" in one.key]
 
 
 def test_a_commit_that_meets_what_nobody_can_read_may_have_landed_before(
