@@ -153,13 +153,14 @@ class Group:
         """
         value = GroupValue(reader=self.reader, nonce=self.new_nonce(), position=position)
         data = value.to_bytes(group=self.name)
+        # Before it is sent: a write that is left by Ctrl-C may land as well.
+        self._unknown.add(value.nonce)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 self._etag = self.store.put(self.key, data, if_match=self._etag)
                 self._unknown.clear()
                 return
             except (StoreRefusedError, StoreBusyError, StoreOutcomeUnknownError):
-                self._unknown.add(value.nonce)
                 if self._landed(value.nonce):
                     return
             self._pause(attempt)

@@ -92,6 +92,26 @@ def test_a_claim_that_arrives_late_takes_nothing_over(first: bool) -> None:
     one.store_position(at(6))
 
 
+def test_a_write_that_was_left_by_ctrl_c_is_the_readers_own(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passed for that of another reader, which had taken the group over."""
+    one = group(store)
+    claim(one)
+    put = store.put
+
+    def stopped(*what: Any, **how: Any) -> str:
+        put(*what, **how)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            one.store_position(at(3))
+    one.store_position(at(5))
+    assert one.position() == at(5)
+
+
 def test_a_position_that_is_of_no_use_is_not_taken_over(store: ObjectStore) -> None:
     one = group(store, "one")
     claim(one)
