@@ -57,10 +57,10 @@ BROKEN_CHARS_MAX = 400
 ARTIFACTS = ROOT / "artifacts"
 TIMES = ARTIFACTS / "times.json"
 HELP = """Run the tests. No tier: all that exist, with one turn of six of the long tests. `unit` includes
-`lint` (format, lint, types, imports), needs no container and is quick: its long tests run with `contract`. Tiers with containers build the
-images first and remove their containers after. Only if named: `nightly` runs the random plays of unit and
-contract with 20 times the seeds, and `nightly-stack` the long tests of the tiers with containers. Reports,
-container logs and the time of each tier (times.json) are in artifacts/."""
+`lint` (format, lint, types, imports), needs no container and is quick: its long tests run with `contract`.
+Tiers with containers build the images first and remove their containers after. Only if named: `nightly` runs
+the random plays of unit and contract with 20 times the seeds, and `nightly-stack` the long tests of the tiers
+with containers. Reports, container logs and the time of each tier (times.json) are in artifacts/."""
 EPILOG = f"Tiers: {' '.join(TIERS)}. What follows `--` goes to pytest: scripts/test unit -- -k spec"
 
 
