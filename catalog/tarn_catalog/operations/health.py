@@ -154,7 +154,8 @@ def check_restored(store: ObjectStore) -> None:
     """Require that no restore of a backup was interrupted in this lake.
 
     A part of a backup would pass for a whole lake: ingest would make tables that are still to come, and the
-    restore could not go on.
+    restore could not go on. Releases until November 2026 served such a lake, and it may have been used since:
+    what their restores left is served still.
 
     Raises:
         NotEmptyError: one was.
@@ -165,12 +166,16 @@ def check_restored(store: ObjectStore) -> None:
         return
     try:
         value = orjson.loads(marker.data)
-        of = f"backup {value['id']} of {value['of']}"
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        of = "backup"
+        closed, backup = value.get("closed") is True, f"{value['id']} of {value['of']}"
+    except (orjson.JSONDecodeError, AttributeError, KeyError):
+        closed, backup = False, "unknown"
+    if not closed:
+        log.warning("a restore was interrupted here; scripts/tarn fsck says what to do", backup=backup)
+        return
     raise NotEmptyError(
-        f"a restore of the {of} was interrupted in this lake; run scripts/down, then scripts/tarn restore "
-        "with the same file again, which goes on with it; or begin with an empty lake: scripts/down --purge"
+        f"a restore of the backup {backup} was interrupted in this lake; run scripts/down, then scripts/tarn "
+        "restore with the same file again, which goes on with it; or begin with an empty lake: scripts/down "
+        "--purge"
     )
 
 

@@ -112,7 +112,8 @@ def restore(
         _require_empty(held, begin)
         began.append(begin)
         if held.marker != begin.id:
-            marker = orjson.dumps({"id": begin.id, "of": begin.at})
+            # Of a former release's the catalog does not know whether it served the lake since.
+            marker = orjson.dumps({"id": begin.id, "of": begin.at, "closed": True})
             run.put(RESTORE_MARKER, marker, if_absent=held.marker is None)
         tell(f"backup {begin.id} of {begin.at}" + (", going on" if held.marker == begin.id else ""))
 

@@ -37,6 +37,7 @@ from tarn.keeper.hold import held
 from tarn.keeper.reaper import Graces, Reaper
 from tarn.keeper.restore import Restored, restore
 from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.health import check_restored
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.tables import TableIdentifier
 from tarn_catalog.state.access import THE_WAREHOUSE, Privilege
@@ -327,9 +328,13 @@ def test_a_backup_that_is_cut_short_is_named_and_shows_no_table(world: World, sh
         put(cut, fresh)
     assert "No table shows in this lake" in caught.value.message
     assert [key for key in contents(fresh, "catalog/") if key != "catalog/v1/restore.json"] == []
+    if share > 0.001:  # before, nothing has begun
+        with pytest.raises(NotEmptyError, match=r"a restore of the backup b-1 of .* was interrupted in"):
+            check_restored(fresh)
     # The next restore resumes, with the whole file of this backup or with another one.
     other, _ = take(world.bulk, Begin(**{**vars_of(BEGIN), "id": "b-2"}))
     put(other if share == 0.8 else data, fresh)
+    check_restored(fresh)
     assert check(fresh).findings == []
 
 
