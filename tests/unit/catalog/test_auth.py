@@ -157,6 +157,12 @@ def test_forged_tokens_are_refused(world: World) -> None:
         world.access.principal(f"Bearer {good}", probe=True)
 
 
+def test_a_token_of_a_clock_that_is_ahead_is_accepted_until_its_end(world: World) -> None:
+    """The clock was set back since, or is that of another replica: until it came up, clients were refused."""
+    assert world.accepts(world.forge(iat=int(world.now_s) + 300, exp=int(world.now_s) + 300 + LIFETIME_S))
+    assert not world.accepts(world.forge(iat=int(world.now_s) - 2 * LIFETIME_S, exp=int(world.now_s) - 60))
+
+
 def test_a_revoked_principal_and_a_new_secret_end_tokens_within_a_second(world: World) -> None:
     token = f"Bearer {world.forge()}"
     world.access.principal(token)
