@@ -245,13 +245,21 @@ class WarehouseLayout:
             requested: folder in the warehouse that the caller prefers.
 
         Raises:
-            InvalidLocationError: the requested folder is outside the warehouse or inside a table's location.
+            InvalidLocationError: the requested folder is outside the warehouse, inside a table's location, or
+                too long for a table in it to be registered, or for the store.
         """
         if requested is None:
             parent = f"{self.warehouse}/{encode_namespace(namespace)}"
         else:
             parent = self.check_parent(requested)
-        return f"{parent}/{encode_name(name)}-{table_uuid}"
+        location = f"{parent}/{encode_name(name)}-{table_uuid}"
+        if requested is not None and len(location.encode()) > LOCATION_BYTES_MAX:
+            raise InvalidLocationError(
+                f"Invalid location {requested}: the table's own folder in it has {len(location.encode())} "
+                f"bytes, at most {LOCATION_BYTES_MAX} are allowed; ask for a shorter folder, or for none",
+                bytes=len(location.encode()),
+            )
+        return location
 
     def check_parent(self, requested: str) -> str:
         """Require that a table may be created below the folder; returns it without trailing slashes.

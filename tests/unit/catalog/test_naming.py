@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tarn.core.errors import InvalidLocationError, InvalidNameError
 from tarn.core.naming import (
     ENCODED_BYTES_MAX,
+    LOCATION_BYTES_MAX,
     WarehouseLayout,
     check_path_properties,
     decode,
@@ -116,6 +117,18 @@ def test_new_tables_lie_alone_under_the_warehouse() -> None:
 def test_requested_folders_outside_or_inside_another_table_are_refused(location: str) -> None:
     with pytest.raises(InvalidLocationError, match="Invalid location"):
         ROOTS.new_table(("ns",), "t", UUID, requested=location)
+
+
+def test_a_requested_folder_leaves_room_for_the_tables_own() -> None:
+    """A longer one could not be registered again, nor the end of a staged create be sent."""
+    spare = LOCATION_BYTES_MAX - len(f"/t-{UUID}")
+    folder = f"s3://tarn/warehouse/{'d' * 100}/{'d' * 100}/{'d' * 100}"
+    longest = folder.ljust(spare, "d")
+    location = ROOTS.new_table(("ns",), "t", UUID, requested=longest)
+    assert len(location) == LOCATION_BYTES_MAX
+    assert ROOTS.check_table(location, UUID) == location
+    with pytest.raises(InvalidLocationError, match="own folder in it has 901 bytes, at most 900 are allowed"):
+        ROOTS.new_table(("ns",), "t", UUID, requested=f"{longest}d")
 
 
 def test_only_locations_that_were_handed_out_are_accepted() -> None:
