@@ -300,9 +300,11 @@ class MultiTableCommit:
         if held is not None and self._core.repeated(held.value.memory, repeat):
             raise StartOverError  # a repeat of this request was carried out meanwhile
         if is_create(change.requirements):
-            if held is not None and held.value.live:
-                raise created_meanwhile(slot)
             stored = made.first[slot.key]
+            if held is not None and held.value.live:
+                if held.value.uuid == stored.parsed["table-uuid"]:
+                    raise StartOverError  # so was one without a key
+                raise created_meanwhile(slot)
             made.before[slot.key] = held
             return pointer_change(slot, held, placed(slot, stored.parsed["table-uuid"], stored.location))
         held = self._tables.there(slot, held)

@@ -276,7 +276,9 @@ class Tables:
                 return stored
             held = self.transactions.read_to_write(slot.key, Pointer.load)
             if held is not None and held.value.live:
-                if self.core.repeated(held.value.memory, repeat):
+                # Without a key, the same request is known by the uuid: its first metadata are the same too.
+                same = chosen and held.value.uuid == table_uuid
+                if same or self.core.repeated(held.value.memory, repeat):
                     return self._again(slot, held)
                 raise taken(slot, held.value.kind)
         raise lost(f"the create of {slot.kind} {slot.text}", CREATE_ATTEMPTS_MAX)

@@ -11,8 +11,10 @@ from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidError, Un
 from tarn.core.naming import namespace_key
 from tarn_catalog.operations import multi_table_commit
 from tarn_catalog.operations.catalog import Catalog
+from tarn_catalog.operations.multi_table_commit import Change
+from tarn_catalog.state.context import IdempotencyKey
 from tarn_catalog.testing.faulty_store import Fault, Op, no_faults
-from tests.contract.catalog.test_commits import NEW, SLOT, World, repeat, staged
+from tests.contract.catalog.test_commits import NEW, SLOT, World, append, repeat, snapshot, staged
 from tests.contract.catalog.test_transactions import OPERATIONS, A, B, check, set_on, small_world
 
 ATTEMPTS_MAX = 100
@@ -63,6 +65,30 @@ def test_a_create_that_another_replica_finished_with_the_same_key_is_done(world:
     )
     done = world.catalog.tables.create(SLOT, NEW, repeat=mine)
     assert done.parsed["table-uuid"] == world.healthy().tables.load(SLOT).parsed["table-uuid"]
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("key", [repeat(1, "create"), None], ids=["with a key", "without a key"])
+def test_a_create_with_rows_that_is_sent_again_while_it_goes_on_is_done_by_both(
+    world: World, key: IdempotencyKey | None, together: bool
+) -> None:
+    """A client whose connection ended repeats it; the one that comes second must not have files deleted."""
+    requirements, updates = staged(world)
+    rows = {**snapshot(1, None, 1), "first-row-id": 0, "added-rows": 1}
+    updates += [{"action": "add-snapshot", "snapshot": rows}, append(1, None, 1)[1][1]]
+
+    def create(catalog: Catalog) -> None:
+        if together:
+            changes = [Change(slot=SLOT, requirements=requirements, updates=updates)]
+            catalog.together.commit(changes, repeat=key)
+        else:
+            done = catalog.tables.commit(SLOT, requirements, updates, repeat=key)
+            assert done.location == world.healthy().tables.load(SLOT).location
+
+    world.store.plan = before_each_put(world, SLOT.key, create, times=1)
+    create(world.catalog)
+    found = world.healthy().tables.load(SLOT).parsed
+    assert (found["table-uuid"], len(found["snapshots"])) == (updates[0]["uuid"], 1)
 
 
 def test_a_create_that_loses_to_another_request_is_refused(world: World) -> None:
