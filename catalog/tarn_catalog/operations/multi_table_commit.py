@@ -127,13 +127,9 @@ class MultiTableCommit:
         made = _Made()
         for _ in self._core.patience.attempts(ATTEMPTS_MAX):
             made.late.clear()
-            keys = [change.slot.key for change in changes]
-            read = in_parallel(lambda key: self._transactions.read_to_write(key, Pointer.load), keys)
-            held = dict(zip(keys, read, strict=True))
+            held = self._read(changes)
             if self._done(changes, held, repeat):
                 return
-
-            self._check_chosen(changes, held, made)
 
             def part(
                 change: Change, held: Mapping[str, Versioned[Pointer] | None] = held
@@ -141,11 +137,16 @@ class MultiTableCommit:
                 return self._part(change, held[change.slot.key], made, repeat)
 
             try:
+                self._check_chosen(changes, held, made)
                 parts = in_parallel(part, changes)
                 done = self._transactions.run(
                     parts, repeat=repeat, confirm=partial(self._confirm, changes, made)
                 )
             except (AlreadyExistsError, ConflictError, InvalidError, NotFoundError) as e:
+                # The same request, sent before, may have gone on meanwhile.
+                held = self._read(changes)
+                if self._done(changes, held, repeat):
+                    return
                 if repeat is None:
                     self._check_not_lost(changes, held, e)
                 raise
@@ -153,6 +154,12 @@ class MultiTableCommit:
                 self._tables.remember(done)
                 return
         raise lost(f"the commit to {', '.join(names)} at once", ATTEMPTS_MAX)
+
+    def _read(self, changes: Sequence[Change]) -> dict[str, Versioned[Pointer] | None]:
+        """Return the pointers of all tables, by key."""
+        keys = [change.slot.key for change in changes]
+        read = in_parallel(lambda key: self._transactions.read_to_write(key, Pointer.load), keys)
+        return dict(zip(keys, read, strict=True))
 
     def _done(
         self,

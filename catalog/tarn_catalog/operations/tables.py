@@ -595,29 +595,56 @@ class Tables:
         table_uuid = str(last_of(updates, "assign-uuid", "uuid")).lower()
         held = self.transactions.read_to_write(slot.key, Pointer.load)
         # First: the namespace may be gone since the table was renamed into another one.
-        moved = self.moved(slot, held, updates, repeat)
-        if moved is not None:
-            return moved
-        if held is not None:
-            if self.core.repeated(held.value.memory, repeat):
-                return self._again(slot, held)
-            self.check_not_elsewhere(slot, held.value, requirements, updates)
-            if held.value.live:
-                if held.value.kind != slot.kind:
-                    raise taken(slot, held.value.kind)
-                current = self.current(held)
-                if held.value.uuid == table_uuid and (
-                    not table_metadata.adds_snapshots(updates)
-                    or table_metadata.already_applied(updates, current.parsed)
-                ):
-                    return current
-                raise created_meanwhile(slot)
+        done = self._created(slot, held, table_uuid, requirements, updates, repeat)
+        if done is not None:
+            return done
         self.namespaces.enter(slot.namespace)
         meta = staged(requirements, updates, roots=self.core.roots, now_ms=self.core.now_ms())
         try:
             return self._first(slot, held, table_uuid, meta, repeat, chosen=True)
-        except AlreadyExistsError as e:
-            raise created_meanwhile(slot) from e
+        except (AlreadyExistsError, ConflictError) as e:
+            # The same request, sent before, may have gone on meanwhile.
+            held = self.transactions.read_to_write(slot.key, Pointer.load)
+            done = self._created(slot, held, table_uuid, requirements, updates, repeat)
+            if done is not None:
+                return done
+            if isinstance(e, AlreadyExistsError):
+                raise created_meanwhile(slot) from e
+            raise
+
+    def _created(
+        self,
+        slot: TableIdentifier,
+        held: Versioned[Pointer] | None,
+        table_uuid: str,
+        requirements: Sequence[TableRequirement],
+        updates: Sequence[TableUpdate],
+        repeat: IdempotencyKey | None,
+    ) -> Metadata | None:
+        """Return what a staged create has made before, None if it has not.
+
+        Raises:
+            AlreadyExistsError: it has not, and the name is in use.
+            NotFoundError: what it made is gone since.
+            OutcomeUnknownError: it has made a table that has another name, or was dropped since.
+        """
+        moved = self.moved(slot, held, updates, repeat)
+        if moved is not None or held is None:
+            return moved
+        if self.core.repeated(held.value.memory, repeat):
+            return self._again(slot, held)
+        self.check_not_elsewhere(slot, held.value, requirements, updates)
+        if not held.value.live:
+            return None
+        if held.value.kind != slot.kind:
+            raise taken(slot, held.value.kind)
+        current = self.current(held)
+        if held.value.uuid == table_uuid and (
+            not table_metadata.adds_snapshots(updates)
+            or table_metadata.already_applied(updates, current.parsed)
+        ):
+            return current
+        raise created_meanwhile(slot)
 
     # -- owners
 

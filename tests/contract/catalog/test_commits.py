@@ -619,8 +619,15 @@ def test_a_repeat_of_a_create_with_rows_that_came_before_a_rename_is_done_not_re
     assert again.location == made.location == world.catalog.tables.load(moved).location
     assert not world.catalog.tables.exists(SLOT)
     world.catalog.tables.create(SLOT, NEW)
-    with pytest.raises(OutcomeUnknownError, match="has another name now"):
-        world.catalog.tables.commit(SLOT, requirements, updates)
+    several = [Change(slot=SLOT, requirements=requirements, updates=updates)]
+    for gone in (False, True):
+        if gone:
+            world.catalog.tables.drop(SLOT)
+        with pytest.raises(OutcomeUnknownError, match="has another name now"):
+            world.catalog.tables.commit(SLOT, requirements, updates)
+        with pytest.raises(OutcomeUnknownError, match="has another name now"):
+            world.catalog.together.commit(several)
+    world.catalog.tables.create(SLOT, NEW)
     world.catalog.tables.drop(moved)
     with pytest.raises(AlreadyExistsError):
         world.catalog.tables.commit(SLOT, requirements, updates)

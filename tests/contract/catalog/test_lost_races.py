@@ -7,14 +7,31 @@ from collections.abc import Callable
 
 import pytest
 
-from tarn.core.errors import AlreadyExistsError, ConflictError, InvalidError, UnavailableError
+from tarn.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
 from tarn.core.naming import namespace_key
 from tarn_catalog.operations import multi_table_commit
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.state.context import IdempotencyKey
 from tarn_catalog.testing.faulty_store import Fault, Op, no_faults
-from tests.contract.catalog.test_commits import NEW, SLOT, World, append, repeat, snapshot, staged
+from tests.contract.catalog.test_commits import (
+    FREE,
+    NEW,
+    ROOTS,
+    SET,
+    SLOT,
+    World,
+    append,
+    repeat,
+    snapshot,
+    staged,
+)
 from tests.contract.catalog.test_transactions import OPERATIONS, A, B, check, set_on, small_world
 
 ATTEMPTS_MAX = 100
@@ -89,6 +106,68 @@ def test_a_create_with_rows_that_is_sent_again_while_it_goes_on_is_done_by_both(
     create(world.catalog)
     found = world.healthy().tables.load(SLOT).parsed
     assert (found["table-uuid"], len(found["snapshots"])) == (updates[0]["uuid"], 1)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("key", [repeat(1, "create"), None], ids=["with a key", "without a key"])
+@pytest.mark.parametrize("since", ["renamed", "and another table got the name", "changed"])
+def test_a_create_with_rows_that_went_on_meanwhile_is_not_refused_whatever_followed(
+    world: World, since: str, key: IdempotencyKey | None, together: bool
+) -> None:
+    requirements, updates = staged(world)
+    rows = {**snapshot(1, None, 1), "first-row-id": 0, "added-rows": 1}
+    updates += [{"action": "add-snapshot", "snapshot": rows}, append(1, None, 1)[1][1]]
+
+    def meanwhile(other: Catalog) -> None:
+        other.tables.commit(SLOT, requirements, updates, repeat=key)
+        if since == "changed":
+            other.tables.commit(SLOT, [], SET)
+            return
+        other.names.rename(SLOT, FREE)
+        if since != "renamed":
+            other.tables.create(SLOT, NEW)
+
+    files = f"{ROOTS.key(updates[8]['location'])}/metadata/"
+    step = ("list", files) if since == "changed" else ("put", SLOT.key)
+    other, left = world.healthy(), [meanwhile]
+
+    def plan(op: Op) -> Fault | None:
+        if (op.kind, op.key) == step and left:
+            left.pop()(other)
+        return None
+
+    world.store.plan = plan
+    try:
+        if together:
+            changes = [Change(slot=SLOT, requirements=requirements, updates=updates)]
+            world.catalog.together.commit(changes, repeat=key)
+        else:
+            world.catalog.tables.commit(SLOT, requirements, updates, repeat=key)
+    except OutcomeUnknownError:
+        assert since == "and another table got the name"
+        assert key is None
+    found = world.healthy().tables.load(SLOT if since == "changed" else FREE).parsed
+    assert (found["table-uuid"], len(found["snapshots"])) == (updates[0]["uuid"], 1)
+
+
+@pytest.mark.parametrize("renamed", [0, 1])
+def test_a_commit_to_two_tables_that_went_on_and_one_was_renamed_meanwhile_is_done(renamed: int) -> None:
+    world = small_world()
+    slots = [A, B]
+    for slot in slots:
+        world.catalog.tables.create(slot, NEW)
+    changes = [
+        Change(slot=slot, requirements=r, updates=u) for slot in slots for r, u in [append(1, None, 1)]
+    ]
+
+    def meanwhile(other: Catalog) -> None:
+        other.together.commit(changes)
+        other.names.rename(slots[renamed], FREE)
+
+    world.store.plan = before_each_put(world, slots[renamed].key, meanwhile, times=1)
+    world.catalog.together.commit(changes)
+    slots[renamed] = FREE
+    assert [len(world.healthy().tables.load(slot).parsed["snapshots"]) for slot in slots] == [1, 1]
 
 
 def test_a_create_that_loses_to_another_request_is_refused(world: World) -> None:
