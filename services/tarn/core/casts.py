@@ -6,15 +6,13 @@ rejected with the reason, and so is what would change: a cast to `long` takes `"
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
-
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tarn.core.cast_rules import EPOCHS, becomes_text, is_text
 from tarn.core.convert import cast_halves, convert
-from tarn.core.json_values import EXACT_FLOAT_END
+from tarn.core.json_values import EXACT_FLOAT_END, is_whole
 from tarn.core.spec import FieldSpec
 
 SHOWN_CHARS_MAX = 60
@@ -127,20 +125,13 @@ def _whole(field: FieldSpec, texts: pa.Array, reasons: dict[int, str]) -> pa.Arr
     exact = pc.and_(pc.equal(pc.floor(doubles), doubles), pc.less(pc.abs(doubles), EXACT_FLOAT_END))
     # A double rounds some texts to a whole number: `1e-400` is not 0. Those that end in `.0` are exact.
     doubtful = pc.and_(exact, pc.invert(pc.match_substring_regex(numbers, _POINT_ZERO)))
-    if rounded := [i for i in _where(doubtful) if not _is_whole(numbers[i].as_py())]:
+    if rounded := [i for i in _where(doubtful) if not is_whole(numbers[i].as_py())]:
         mask = [True] * len(exact)
         for i in rounded:
             mask[i] = False
         exact = pc.and_(exact, pa.array(mask))
     kept = _kept(field, numbers, exact, "a whole number", reasons)
     return pc.coalesce(found, _without(doubles, kept.is_null()).cast(pa.int64()))
-
-
-def _is_whole(text: str) -> bool:
-    try:
-        return Decimal(text) == int(float(text))
-    except InvalidOperation:  # an exponent beyond what Python's decimals hold
-        return False
 
 
 def _longs(texts: pa.Array) -> pa.Array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -27,11 +28,14 @@ from tarn.core.column_types import Primitive
 from tarn.core.convert import convert
 from tarn.core.json_texts import PARTS, JsonTexts, text_at
 from tarn.core.json_values import (
+    INT64_MIN,
+    Rounded,
     WrongTypeError,
     as_object,
     checked,
     filled,
     has_number,
+    is_whole,
     kind_name,
     python_type,
     source_type,
@@ -42,6 +46,10 @@ from tarn.core.spec import FieldSpec
 TYPED_RECORDS = 1_024
 """Messages that are objects at one time: each takes about a kilobyte, and all should stay in the cache."""
 BLOCK_BYTES_MIN = 1 << 20
+_ROUNDED = re.compile(rb"[\d.]{17,}|[eE]-\d{3,}")
+"""In each number whose double may be whole although it is not: those of up to 15 digits are exact."""
+WHOLE_CHARS_MAX = 20
+"""Of a whole number that fits 64 bits."""
 DIGITS_MAX = 30
 """An integer of more digits is read as a double if the message needs the slowest parser."""
 
@@ -67,6 +75,7 @@ class JsonParser:
         self._texts = JsonTexts(fields) if len(self._fields) < len(fields) else None
         self._tree = _tree(self._fields)
         self._source_types = [source_type(field) for field in self._fields]
+        self._wholes = any(map(_has_whole, self._source_types))
         self._flat = all(isinstance(field.kind, Primitive) and not field.cast for field in self._fields)
         self._source_schema = pa.schema(_arrow_fields(self._tree, self._fields))
         self._casts = [column for column, field in enumerate(self._fields) if field.cast]
@@ -167,6 +176,8 @@ class JsonParser:
                 if message is None:
                     reasons[i] = f"not JSON: {e}"
                     continue
+            if self._wholes and _ROUNDED.search(value) is not None:
+                message = _with_rounded(value, message)
             if not isinstance(message, dict):
                 reasons[i] = f"the message is {kind_name(message)}, not an object"
                 continue
@@ -380,6 +391,35 @@ def _with_huge_numbers(value: bytes) -> object:
     except (ValueError, RecursionError):
         return None
     return found
+
+
+def _has_whole(kind: pa.DataType) -> bool:
+    """Whether values of a source type are or hold whole numbers."""
+    return bool(pa.types.is_int64(kind)) or any(
+        _has_whole(kind.field(n).type) for n in range(kind.num_fields)
+    )
+
+
+def _with_rounded(value: bytes, message: object) -> object:
+    """A message with `Rounded` for each number that is such a one.
+
+    Args:
+        value: the message, which is JSON.
+        message: the same as it was parsed, with doubles.
+    """
+
+    def fraction(text: str) -> float:
+        found = float(text)
+        return Rounded(text) if found.is_integer() and not is_whole(text) else found
+
+    def whole(text: str) -> float:
+        fits = len(text) <= WHOLE_CHARS_MAX and INT64_MIN <= int(text) < 2**64
+        return int(text) if fits else float(text)
+
+    try:
+        return json.loads(value, parse_float=fraction, parse_int=whole)
+    except RecursionError:
+        return message
 
 
 def _fill_numbers(row: list[object], value: bytes, fields: Sequence[FieldSpec]) -> None:

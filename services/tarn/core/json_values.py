@@ -8,7 +8,8 @@ point, which only `checked` takes.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, TypedDict
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, Self, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +22,33 @@ EXACT_FLOAT_END = 2**53
 """From this value on, a double may represent a different integer than the message contains."""
 _NUMBER = object()
 """In place of a number that a decimal is: a double would lose digits, so its text is filled in."""
+
+
+class Rounded(float):
+    """A number that no whole one is, and whose double is whole: `1e-400`, `4503599627370497.3`."""
+
+    __slots__ = ("text",)
+
+    def __new__(cls, text: str) -> Self:
+        """The double of a number as text."""
+        found = super().__new__(cls, text)
+        found.text = text
+        return found
+
+    def __repr__(self) -> str:
+        return str(self.text)
+
+
+def is_whole(text: str) -> bool:
+    """Whether a number as text is the whole one that its double is.
+
+    Args:
+        text: a number as JSON writes it, whose double is whole.
+    """
+    try:
+        return Decimal(text) == int(float(text))
+    except InvalidOperation:  # an exponent beyond what Python's decimals hold
+        return False
 
 
 class WrongTypeError(Exception):
@@ -106,7 +134,7 @@ def checked(kind: ColumnType, source: pa.DataType, value: object, where: str) ->
             raise WrongTypeError(f"{where}: expected true or false, found {kind_name(value)}")
         return value
     if pa.types.is_int64(source):
-        if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_FLOAT_END:
+        if type(value) is float and value.is_integer() and abs(value) < EXACT_FLOAT_END:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise WrongTypeError(f"{where}: expected a whole number, found {kind_name(value)}")
@@ -117,7 +145,7 @@ def checked(kind: ColumnType, source: pa.DataType, value: object, where: str) ->
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise WrongTypeError(f"{where}: expected a number, found {kind_name(value)}")
         return float(value)
-    if kind.name.startswith("decimal") and type(value) in (int, float):
+    if kind.name.startswith("decimal") and type(value) in (int, float, Rounded):
         return _NUMBER
     if not isinstance(value, str):
         raise WrongTypeError(f"{where}: expected text, found {kind_name(value)}")

@@ -104,6 +104,15 @@ def test_every_type_is_read():
     assert row["_tarn"]["time"].isoformat() == "2023-11-14T22:13:20+00:00"
 
 
+def test_a_number_that_a_double_makes_whole_spoils_only_whole_columns():
+    text = b'{"s":"a","i":1.0,"l":18014398509481985,"d":1.00000000000000001,"price":12.50000000000000000000,'
+    text += b'"zz":[1e-400,123456789012345678901234567890]}'
+    found = decoder().decode(batch([text]))
+    assert found.bad == {}
+    (row,) = found.rows.to_pylist()
+    assert (row["i"], row["l"], row["d"], str(row["price"])) == (1, 18014398509481985, 1.0, "12.50")
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -124,6 +133,15 @@ def test_every_type_is_read():
         (b'{"s":1}', "s: expected text, found the number 1"),
         (b'{"s":"a","i":1.5}', "i: expected a whole number, found the number 1.5"),
         (b'{"s":"a","l":9007199254740992.0}', "l: expected a whole number, found the number 900719925474099"),
+        (
+            b'{"s":"a","l":4503599627370497.3}',
+            "l: expected a whole number, found the number 4503599627370497.3",
+        ),
+        (
+            b'{"s":"a","i":1.00000000000000001}',
+            "i: expected a whole number, found the number 1.00000000000000001",
+        ),
+        (b'{"s":"a","i":-1e-400}', "i: expected a whole number, found the number -1e-400"),
         (b'{"s":"a","f":1e39}', "f: 1e+39 is no float: it is beyond the largest float"),
         (b'{"s":"a","at":"2026-11-21T08:00:00.1234567891Z"}', "is no timestamptz"),
         (b'{"s":"a","at":"0001-01-01T00:00:00.0000000+01:00"}', "is outside the years 1 to 9999"),
