@@ -367,6 +367,6 @@ def _writer(sink: io.BytesIO, layout: WriteSchema, rows: pa.Table) -> pq.Parquet
         use_dictionary=repeating(rows),
         bloom_filter_options=options.bloom_filters(rows.num_rows),
         store_decimal_as_integer=True,
-        write_statistics=True,
+        write_statistics=options.statistics,
         store_schema=False,
     )

@@ -11,7 +11,7 @@ specification:
 
 - `ManifestFile`, fields of `manifest_file`: 3 is `content` (517), 4 `sequence_number` (515),
   5 `min_sequence_number` (516), 10 `added_rows_count` (512), 11 `existing_rows_count` (513),
-  15 `first_row_id` (520).
+  13 `partitions` (507), 15 `first_row_id` (520).
 - `ManifestEntry`, fields of `manifest_entry`: 3 is `file_sequence_number` (4).
 - `DataFile`, fields of `data_file`: 16 is `first_row_id` (142).
 """
@@ -45,7 +45,7 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
-from pyiceberg.types import StructType
+from pyiceberg.types import StructType, UUIDType
 
 from tarn.adapters import avro_files
 from tarn.adapters.avro_files import Layout, MemoryInput, Written
@@ -63,6 +63,7 @@ LAYOUTS_MAX = 64
 ON_THE_WAY_MAX = 8
 BLOCK_ENTRIES_MAX = 500
 UNASSIGNED = -1
+PARTITIONS = 13
 AVRO_CODEC: Literal["deflate"] = "deflate"
 
 
@@ -449,6 +450,18 @@ class _Writer(ManifestWriterV2):
     @property
     def version(self) -> Any:
         return self._format_version
+
+    def to_manifest_file(self) -> ManifestFile:
+        """The entry of the manifest in a list; without the ranges of partitions if one is of UUIDs.
+
+        Iceberg's Java library takes them in another order (`tarn.adapters.statistics`), and would skip it.
+        """
+        found = super().to_manifest_file()
+        fields = self._spec.partition_type(self._schema).fields
+        for field, summary in zip(fields, found.partitions or (), strict=False):
+            if isinstance(field.field_type, UUIDType) and summary.lower_bound != summary.upper_bound:
+                found._data[PARTITIONS] = None
+        return found
 
     def new_writer(self) -> AvroOutputFile[ManifestEntry]:
         written = _written_entries(self._spec.partition_type(self._schema), self._format_version)

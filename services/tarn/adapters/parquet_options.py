@@ -42,6 +42,8 @@ class ParquetOptions:
         target_bytes: size of a file above which its rows are written as several.
         bloom: path of a column in Parquet to the share of false positives of its Bloom filter.
         bloom_bytes_max: limit on the size of one filter.
+        statistics: paths in Parquet of the columns whose values the file has statistics of; True for all.
+            Not every engine takes UUIDs in the order that these are in (`tarn.adapters.statistics`).
     """
 
     codec: str
@@ -49,6 +51,7 @@ class ParquetOptions:
     target_bytes: int
     bloom: Mapping[str, float]
     bloom_bytes_max: int
+    statistics: list[str] | bool = True
 
     def bloom_filters(self, rows: int) -> dict[str, dict[str, Any]] | None:
         """Options of pyarrow for the Bloom filters of a file with this number of rows; None for none."""
@@ -68,17 +71,20 @@ def options_of(properties: Mapping[str, str], columns: pa.Schema) -> ParquetOpti
     codec = CODECS.get(properties.get(CODEC, "").lower(), "zstd")
     low, high = LEVELS.get(codec, (1, 0))
     level = _number(properties.get(LEVEL), -1)
+    leaves = list(_leaves(columns))
     bloom = {
         path: _share(properties.get(BLOOM_FPP + name))
-        for name, path in _leaves(columns)
-        if properties.get(BLOOM + name, "").lower() == "true"
+        for name, path, kind in leaves
+        if properties.get(BLOOM + name, "").lower() == "true" and not pa.types.is_boolean(kind)
     }
+    ordered = [path for _, path, kind in leaves if not pa.types.is_fixed_size_binary(kind)]
     return ParquetOptions(
         codec=codec,
         level=level if low <= level <= high else ZSTD_LEVEL if codec == "zstd" else None,
         target_bytes=max(TARGET_BYTES_MIN, _number(properties.get(TARGET_BYTES), TARGET_BYTES_DEFAULT)),
         bloom=bloom,
         bloom_bytes_max=max(32, _number(properties.get(BLOOM_BYTES_MAX), BLOOM_BYTES_DEFAULT)),
+        statistics=ordered if len(ordered) < len(leaves) else True,
     )
 
 
@@ -87,8 +93,8 @@ def stated(properties: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key, value) for key, value in properties.items() if key.startswith(_PREFIXES)))
 
 
-def _leaves(fields: Any, iceberg: str = "", parquet: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path of each leaf as (in Iceberg, in Parquet); truth values have no Bloom filters."""
+def _leaves(fields: Any, iceberg: str = "", parquet: str = "") -> Iterator[tuple[str, str, pa.DataType]]:
+    """Yield each leaf as (path in Iceberg, path in Parquet, type); truth values have no Bloom filters."""
     for field in fields:
         name, path, kind = f"{iceberg}{field.name}", f"{parquet}{field.name}", field.type
         if pa.types.is_struct(kind):
@@ -98,8 +104,8 @@ def _leaves(fields: Any, iceberg: str = "", parquet: str = "") -> Iterator[tuple
         elif pa.types.is_map(kind):
             parts = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
             yield from _leaves(parts, f"{name}.", f"{path}.key_value.")
-        elif not pa.types.is_boolean(kind):
-            yield name, path
+        else:
+            yield name, path, kind
 
 
 def _number(text: str | None, default: int) -> int:

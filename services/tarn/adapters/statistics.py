@@ -23,6 +23,8 @@ from tarn.core.spec import TRACE_COLUMN
 TEXT_CHARS_MAX = 16
 SOURCE_CHARS_MAX = 64
 _SURROGATES = range(0xD800, 0xE000)
+_HALVES = (0, 8)
+"""First bytes of the two numbers that a UUID is for Java."""
 
 
 def statistics_of(rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
@@ -39,7 +41,10 @@ def statistics_of(rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Column:
-    """Counts and ends of one leaf column so far. `nans` is None if the type has no NaN."""
+    """Counts and ends of one leaf column so far.
+
+    `nans` is None if the type has no NaN; `signs` are those of the halves of UUIDs, as (half, negative).
+    """
 
     kind: pa.DataType
     chars_max: int
@@ -48,12 +53,14 @@ class _Column:
     nans: int | None = None
     low: Any = None
     high: Any = None
+    signs: frozenset[tuple[int, bool]] = frozenset()
 
     def add(self, column: pa.Array) -> None:
         self.values += len(column)
         self.nulls += column.null_count
         if pa.types.is_floating(column.type):
             self.nans = (self.nans or 0) + pc.sum(pc.is_nan(column), min_count=0).as_py()
+        self.signs |= _signs(column)
         low, high = _ends(column)
         if low is not None and (self.low is None or low < self.low):
             self.low = low
@@ -97,6 +104,8 @@ class Statistics:
             found["null_value_counts"][field_id] = column.nulls
             if column.nans is not None:
                 found["nan_value_counts"][field_id] = column.nans
+            if len(column.signs) > len(_HALVES):
+                continue
             lower, upper = _as_bounds(column.kind, column.low, column.high, chars_max=column.chars_max)
             if lower is not None:
                 found["lower_bounds"][field_id] = lower
@@ -106,13 +115,31 @@ class Statistics:
 
 
 def bounds_of(column: pa.Array, *, chars_max: int) -> tuple[bytes | None, bytes | None]:
-    """Lower and upper bound as Iceberg stores them; None if there is none.
+    """Lower and upper bound as Iceberg stores them; None if there is none, or not every engine agrees on it.
 
     Strings and binary values are truncated to `chars_max` characters or bytes; the upper bound is then the
     next higher value of that length, None if there is none. NaN values are ignored.
     """
+    if len(_signs(column)) > len(_HALVES):
+        return None, None
     low, high = _ends(column)
     return _as_bounds(column.type, low, high, chars_max=chars_max)
+
+
+def _signs(column: pa.Array) -> frozenset[tuple[int, bool]]:
+    """The halves of UUIDs with their signs, as (half, whether it is negative); none of another column.
+
+    Parquet and most engines compare UUIDs byte by byte. Iceberg's Java library (1.12, its issue 14216), by
+    which Spark and Trino choose files, takes each for two signed numbers: with bounds whose signs differ it
+    skips files that have the value.
+    """
+    if not pa.types.is_fixed_size_binary(column.type):
+        return frozenset()
+    raw = column.cast(pa.binary())
+    ends = {half: pc.min_max(pc.binary_slice(raw, half, half + 1)).as_py() for half in _HALVES}
+    return frozenset(
+        (half, byte >= b"\x80") for half, pair in ends.items() for byte in pair.values() if byte is not None
+    )
 
 
 def _ends(column: pa.Array) -> tuple[Any, Any]:

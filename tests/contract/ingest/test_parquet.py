@@ -19,6 +19,7 @@ import pytest
 from tarn.adapters.files import encode_rows
 from tarn.adapters.parquet_options import options_of
 from tarn.adapters.sort_order import in_order
+from tarn.adapters.statistics import Statistics
 from tarn.core import dead_letter
 from tarn.core.table_catalog import TableName
 from tarn.testing.memory_topic import Topic
@@ -234,6 +235,52 @@ def test_statistics_count_values_nulls_and_nan() -> None:
     assert counts == [4, 1, 1]
     ends = stats["lower_bounds"][score] + stats["upper_bounds"][score]
     assert struct.unpack("<2d", ends) == (-2.0, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "bounded"),
+    [
+        ([["00", "7f"]], True),
+        ([["80", "ff"], [None]], True),
+        ([["01", "81"]], False),
+        ([["01", "02"], ["81", "82"]], False),
+        ([["02" + 7 * "00" + "7f", "02" + 7 * "00" + "80"]], False),
+        ([[None]], False),
+    ],
+)
+def test_uuids_have_bounds_only_if_java_compares_them_as_others_do(
+    chunks: list[list[str | None]], bounded: bool
+) -> None:
+    """Iceberg's Java library, by which Spark and Trino choose files, takes a UUID for two signed numbers."""
+    lake = Lake(Topic("orders", 1))
+    columns = (ID, "{name: u, type: uuid}", "{name: s, type: 'struct<u: uuid, n: long>'}")
+    lake.work(lake.ingestor(spec(*columns)), turns=10)
+    writer: Any = lake.ingestor(spec(*columns)).files.writer(lake.table())
+    layout, statistics, rows = writer._layout, Statistics(), []
+    for chunk in chunks:
+        values = [None if text is None else bytes.fromhex(text.ljust(32, "0")) for text in chunk]
+        part = pa.table(
+            {
+                "id": pa.array(range(len(values)), pa.int64()),
+                "u": pa.array(values, pa.binary(16)),
+                "s": pa.array([{"u": value, "n": 1} for value in values], layout.arrow.field("s").type),
+                "_tarn": pa.nulls(len(values), layout.arrow.field("_tarn").type),
+            }
+        )
+        rows.append(part.cast(layout.arrow))
+        statistics.add(rows[-1])
+    (file,) = encode_rows(layout, "s3://tarn/x", pa.concat_tables(rows), new_name=lambda: "n")
+    footer = pq.ParquetFile(io.BytesIO(file.data)).metadata
+    known = [v for row in rows for v in row["u"].to_pylist() if v is not None]
+    inner = next(f for f in layout.schema.find_type("s").fields if f.name == "u").field_id
+    for found in (file.file.statistics, statistics.of(footer)):
+        for number in (2, inner):
+            ends = [found[name].get(number) for name in ("lower_bounds", "upper_bounds")]
+            assert ends == ([min(known), max(known)] if bounded else [None, None])
+            assert found["value_counts"][number] == sum(map(len, rows))
+    group = footer.row_group(0)
+    stated = {group.column(n).path_in_schema for n in range(footer.num_columns) if group.column(n).statistics}
+    assert stated == {"id", "s.n", *(f"_tarn.{part}" for part in ("source", "partition", "offset", "time"))}
 
 
 @pytest.mark.parametrize(
