@@ -237,7 +237,7 @@ def merge_files(
             ordered, order_id = in_order(rows, layout)
             if writer is None:
                 writer = stack.enter_context(_writer(sink, layout, ordered))
-            writer.write_table(ordered, row_group_size=ROW_GROUP_ROWS_MAX)
+            writer.write_table(ordered.cast(writer.schema), row_group_size=ROW_GROUP_ROWS_MAX)
             statistics.add(ordered)
             found += rows.num_rows
     if found != wanted or writer is None:
@@ -352,7 +352,7 @@ def _encode_sized(
 def _encode(rows: pa.Table, layout: WriteSchema) -> tuple[bytes, dict[str, Any]]:
     sink = io.BytesIO()  # grows by an eighth at a time, and its content is not copied
     with _writer(sink, layout, rows) as writer:
-        writer.write_table(rows, row_group_size=ROW_GROUP_ROWS_MAX)
+        writer.write_table(rows.cast(writer.schema), row_group_size=ROW_GROUP_ROWS_MAX)
     return sink.getvalue(), statistics_of(rows, writer.writer.metadata)
 
 
@@ -361,7 +361,7 @@ def _writer(sink: io.BytesIO, layout: WriteSchema, rows: pa.Table) -> pq.Parquet
     options = layout.options
     return pq.ParquetWriter(
         sink,
-        layout.arrow,
+        layout.stored,
         compression=options.codec,
         compression_level=options.level,
         use_dictionary=repeating(rows),

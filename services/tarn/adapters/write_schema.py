@@ -57,6 +57,11 @@ class WriteSchema:
     options: ParquetOptions
     format_version: int
 
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns as files have them: UUIDs are annotated as such (specification, Appendix A)."""
+        return pa.schema([field.with_type(_stored(field.type)) for field in self.arrow])
+
 
 def create_request(
     fields: Sequence[FieldSpec],
@@ -293,6 +298,18 @@ def _order(metadata: Json) -> SortOrder:
     wanted = metadata.get("default-sort-order-id", 0)
     found = [order for order in metadata.get("sort-orders") or () if order["order-id"] == wanted]
     return SortOrder.model_validate(found[0]) if found else UNSORTED_SORT_ORDER
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.uuid()
+    if pa.types.is_struct(kind):
+        return pa.struct([inner.with_type(_stored(inner.type)) for inner in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_stored(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(_stored(kind.item_type)))
+    return kind
 
 
 def _struct(kind: IcebergType) -> list[tuple[str, str]] | None:

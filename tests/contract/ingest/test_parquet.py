@@ -6,6 +6,7 @@ import io
 import math
 import random
 import struct
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,37 @@ def test_uuids_have_bounds_only_if_java_compares_them_as_others_do(
     group = footer.row_group(0)
     stated = {group.column(n).path_in_schema for n in range(footer.num_columns) if group.column(n).statistics}
     assert stated == {"id", "s.n", *(f"_tarn.{part}" for part in ("source", "partition", "offset", "time"))}
+
+
+def test_bytes_of_uuids_are_annotated_in_the_file_and_merged_with_those_of_former_releases() -> None:
+    """Java's readers that go by the file, and DuckDB, take other ones for plain bytes."""
+    lake = Lake(Topic("orders", 1))
+    nested = "{name: s, type: 'struct<u: uuid, l: list<uuid>, m: map<string, uuid>>'}"
+    columns = (ID, "{name: u, type: uuid}", nested)
+    lake.work(lake.ingestor(spec(*columns)), turns=10)
+    writer: Any = lake.ingestor(spec(*columns)).files.writer(lake.table())
+    arrow = writer._layout.arrow
+    one, two = b"\x01" * 16, b"\xf2" * 16
+    values = [
+        {"id": 1, "u": one, "s": {"u": two, "l": [one, None], "m": [("k", two)]}, "_tarn": None},
+        {"id": 2, "u": None, "s": {"u": None, "l": None, "m": []}, "_tarn": None},
+        {"id": 3, "u": two, "s": None, "_tarn": None},
+    ]
+    rows = pa.Table.from_pylist(values, schema=arrow)
+    (file,) = writer.encode(rows)
+    found = pq.ParquetFile(io.BytesIO(file.data)).schema
+    kinds = {found.column(n).path: found.column(n).logical_type.type for n in range(len(found))}
+    places = ("u", "s.u", "s.l.list.element", "s.m.key_value.value")
+    assert [path for path, kind in kinds.items() if kind == "UUID"] == list(places)
+    former = io.BytesIO()
+    pq.write_table(rows, former, store_schema=False)
+    old = replace(file.file, path=f"{file.file.path}.old")
+    for path, content in ((file.file.path, file.data), (old.path, former.getvalue())):
+        lake.objects.write_new(path, content)
+    (merged,) = writer.merge((old, file.file))
+    again = pq.ParquetFile(io.BytesIO(merged.data))
+    assert again.schema.equals(found)
+    assert again.read().cast(arrow).to_pylist() == rows.to_pylist() * 2
 
 
 @pytest.mark.parametrize(
