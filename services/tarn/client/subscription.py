@@ -20,7 +20,6 @@ from tarn.core.reading import (
     Place,
     Range,
     ReaderPosition,
-    Window,
     advanced,
     check_place,
     ends_in,
@@ -244,33 +243,36 @@ class Subscription:
             plan = self._plan = None
             loaded = self.reader.load()
             ends = ends_in(loaded.state, table=self.reader.name)
-            open_ = self._open(ends, loaded)
+            open_ = self._open(self.position, ends, loaded)
             if not open_:
                 self._position = advanced(self.position, {}, ends, seen=loaded.seen)
                 return None
             files = self.reader.plan(loaded, open_, seen=newer_than(self.position, loaded.state))
             plan = _Plan(loaded=loaded, ends=ends, files=files, made_s=self.clock())
-        open_ = self._open(plan.ends, plan.loaded)
+        open_ = self._open(self.position, plan.ends, plan.loaded)
         window = next_window(
             open_, plan.files, rows_max=self.limits.rows_max, files_max=self.limits.files_max
         )
         rows = self.reader.read(plan.loaded, window) if window.files else None
-        self._advance(plan, open_, window)
-        return Batch(rows=rows, position=self.position) if rows is not None and rows.num_rows else None
-
-    def _open(self, ends: Mapping[str, OffsetMap], loaded: LoadedTable) -> dict[Place, Range]:
-        return check_place(self.position, ends, uuid=loaded.state.uuid, table=self.reader.name)
-
-    def _advance(self, plan: _Plan, open_: Mapping[Place, Range], window: Window) -> None:
         complete = dict(window.ranges) == dict(open_)
-        self._position = advanced(
+        position = advanced(
             self.position, window.ranges, plan.ends, seen=plan.loaded.seen if complete else None
         )
-        if complete:
-            self._plan = None
-            return
-        left = self._open(plan.ends, plan.loaded)
-        self._plan = _Plan(
+        left = None if complete else self._left(plan, position)
+        batch = Batch(rows=rows, position=position) if rows is not None and rows.num_rows else None
+        # Last: who is stopped by Ctrl-C before has not had the batch, and iterates again.
+        self._position, self._plan = position, left
+        return batch
+
+    def _open(
+        self, position: ReaderPosition, ends: Mapping[str, OffsetMap], loaded: LoadedTable
+    ) -> dict[Place, Range]:
+        return check_place(position, ends, uuid=loaded.state.uuid, table=self.reader.name)
+
+    def _left(self, plan: _Plan, position: ReaderPosition) -> _Plan:
+        """What is left of a plan behind this position."""
+        left = self._open(position, plan.ends, plan.loaded)
+        return _Plan(
             loaded=plan.loaded,
             ends=plan.ends,
             files=[file for file in plan.files if file.within(left)],

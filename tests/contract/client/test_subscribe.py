@@ -28,7 +28,7 @@ from tarn.core.errors import (
 )
 from tarn.core.history import Retention
 from tarn.core.offsets import OffsetMap
-from tarn.core.reading import ReaderPosition
+from tarn.core.reading import FileSpans, ReaderPosition
 from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_catalog import TableName
 from tarn.testing.memory_topic import HOLE, Topic
@@ -120,6 +120,27 @@ def test_a_column_whose_name_has_dots_is_read(world: World) -> None:
     (some,) = world.client.subscribe("h", columns=["_tarn.note", "id.of.order", "_tarn.offset"])
     assert some.rows.column_names == ["_tarn.note", "id.of.order", "_tarn"]
     assert some.rows["id.of.order"].to_pylist() == [None] * 26
+
+
+def test_a_batch_that_ctrl_c_kept_back_comes_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was left of the plan was looked through behind the batch, whose position was kept already."""
+    reader = world.client.subscribe(rows_max=8)
+    found = places(next(reader))
+    within = FileSpans.within
+    stops = iter([*4 * [False], True])  # three files and the one of the window, then what is left
+
+    def stopped(file: FileSpans, wanted: Any) -> bool:
+        if next(stops, False):
+            raise KeyboardInterrupt
+        return within(file, wanted)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSpans, "within", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            next(reader)
+    for batch in reader:
+        found += places(batch)
+    assert found == offsets(range(25))
 
 
 def test_partitions_are_each_in_order() -> None:
