@@ -65,7 +65,9 @@ def init(
     ] = None,
     table: Annotated[
         str | None,
-        typer.Option(help="The table, as namespace.name; by default bronze.TOPIC.", show_default=False),
+        typer.Option(
+            help="The table, as namespace.name; by default bronze.TOPIC, in lower case.", show_default=False
+        ),
     ] = None,
     sample: Annotated[
         int, typer.Option(min=1, max=100_000, help="Messages to look at, the last; fewer beyond 32 MiB.")
@@ -131,7 +133,8 @@ def draft(topic: str, messages: Sequence[Message], *, name: str | None, table: s
         topic: name of the topic.
         messages: the sample.
         name: name of the ingestor; None: the topic's, in the letters that it may have.
-        table: name of the table with its namespace; None: the topic's, in namespace bronze.
+        table: name of the table with its namespace; None: the topic's, in namespace bronze and in lower case,
+            as SQL through Trino has every name.
 
     Raises:
         InvalidError: no column can be inferred, or a name is invalid.
@@ -148,7 +151,7 @@ def draft(topic: str, messages: Sequence[Message], *, name: str | None, table: s
             "(scripts/tarn produce), or write the spec by hand (docs/first-stream.md)",
             topic=topic,
         )
-    namespace, dot, short = (table or f"bronze.{_letters(topic, '_')}").rpartition(".")
+    namespace, dot, short = (table or f"bronze.{_letters(topic.lower(), '_')}").rpartition(".")
     if not dot:
         raise InvalidError(f"--table {table!r}: write namespace.name, such as bronze.orders")
     text = spec_text(

@@ -48,6 +48,14 @@ def drafted(*values: Any, name: str | None = None, table: str | None = None) -> 
     return draft("shop.orders", messages(*values), name=name, table=table)
 
 
+def test_the_table_of_a_topic_with_capital_letters_has_small_ones() -> None:
+    """Trino has every name in lower case, and found no such table."""
+    found = draft("Shop.Orders-EU", messages(*ORDERS), name=None, table=None)
+    assert (found.spec.topic, str(found.spec.spec.table)) == ("Shop.Orders-EU", "bronze.shop_orders_eu")
+    named = draft("Shop.Orders", messages(*ORDERS), name=None, table="Own.Orders")
+    assert str(named.spec.spec.table) == "Own.Orders"
+
+
 def test_the_draft_is_a_spec_with_the_columns_of_the_messages() -> None:
     found = drafted(*ORDERS)
     assert parse_spec(found.text, file="orders.yaml") == found.spec
