@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tarn.adapters.lake_reader import FilesGoneError, LakeReader, LoadedTable
 from tarn.client.group import Group
-from tarn.core.errors import InvalidError
+from tarn.core.errors import InvalidError, TarnError
 from tarn.core.offsets import OffsetMap
 from tarn.core.reading import (
     FileSpans,
@@ -235,6 +235,10 @@ class Subscription:
                 self._plan = None
                 if attempt == FILES_GONE_MAX:
                     raise
+            except TarnError:
+                # The plan's store keys may have ended while the machine slept: the next look gets others.
+                self._plan = None
+                raise
         raise AssertionError("unreachable")
 
     def _read(self) -> Batch | None:

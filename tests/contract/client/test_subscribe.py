@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,19 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetSnapshotRefUpdate
 from pyiceberg.types import LongType, StringType
 
 from tarn import client
+from tarn.adapters.lake_reader import LakeReader, LoadedTable
 from tarn.adapters.manifests import read_list
 from tarn.adapters.store import S3Store
 from tarn.core.decode import TRACE_TYPE
 from tarn.core.errors import (
     CorruptStateError,
+    ForbiddenError,
     InvalidError,
     InvalidSettingError,
     NoSuchTableError,
     ReaderPlaceError,
     ReaderTakenError,
+    TarnError,
     UnavailableError,
 )
 from tarn.core.history import Retention
@@ -120,6 +123,38 @@ def test_a_column_whose_name_has_dots_is_read(world: World) -> None:
     (some,) = world.client.subscribe("h", columns=["_tarn.note", "id.of.order", "_tarn.offset"])
     assert some.rows.column_names == ["_tarn.note", "id.of.order", "_tarn"]
     assert some.rows["id.of.order"].to_pylist() == [None] * 26
+
+
+@pytest.mark.parametrize("kind", [UnavailableError, ForbiddenError])
+def test_after_an_error_the_table_is_loaded_again_with_its_store_keys(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: type[TarnError]
+) -> None:
+    """Vended keys end while a laptop sleeps, and the clock of a plan's age stands still meanwhile."""
+    reader = world.client.subscribe(rows_max=8)
+    found = places(next(reader))
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeReader, "read", fails(kind("the keys have ended")))
+        with pytest.raises(kind):
+            next(reader)
+    loads: list[LakeReader] = []
+    load = LakeReader.load
+
+    def loaded(table: LakeReader) -> LoadedTable:
+        loads.append(table)
+        return load(table)
+
+    monkeypatch.setattr(LakeReader, "load", loaded)
+    for batch in reader:
+        found += places(batch)
+        assert loads
+    assert found == offsets(range(25))
+
+
+def fails(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 def test_a_batch_that_ctrl_c_kept_back_comes_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
