@@ -80,6 +80,7 @@ def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
 
     Raises:
         OSError: the file does not exist or cannot be read.
+        StopError: several files are named for `apply`.
     """
     words = list(_apart(words))
     plain = [(at, word) for at, word in enumerate(words) if not word.startswith("-")]
@@ -91,6 +92,12 @@ def with_file(words: Sequence[str]) -> tuple[list[str], IO[bytes] | None]:
     named = [at + 1 for at, word in enumerate(words[:-1]) if word in FILE_OPTIONS]
     if command == ("apply",) and not named:
         return words, None
+    if len(named) > 1:
+        raise StopError(
+            f"{len(named)} files for one apply: {', '.join(words[at] for at in named)}",
+            "apply them one after the other",
+            code=WRONG_INPUT,
+        )
     at = named[0] if named else plain[-1][0]
     file, first = words[at], at - 1 if named else at
     if file == "-":

@@ -135,6 +135,19 @@ def test_other_commands_read_no_file_here(words: list[str]):
     assert cli.with_file(words) == (words, None)
 
 
+def test_two_files_for_one_apply_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second one was looked for in the container: "No such file" of a file that is there."""
+    monkeypatch.setattr(cli.project, "load", lambda: Here())
+    monkeypatch.setattr(cli.base, "is_there", lambda image: True)
+    files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    for file in files:
+        file.write_text("kind: Ingestor")
+    assert cli.main(["apply", "-f", str(files[0]), f"--file={files[1]}"]) == 2
+    assert f"2 files for one apply: {files[0]}, {files[1]}" in capsys.readouterr().err
+
+
 def test_a_file_that_is_not_there_is_wrong_input(monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(cli.project, "load", lambda: Here())
     monkeypatch.setattr(cli.base, "is_there", lambda image: True)
