@@ -6,6 +6,7 @@ Transport retries are off: only the caller, who holds the commit id, decides whe
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -43,7 +44,7 @@ OVERTAKEN_MAX = 2
 
 
 class RestCatalog:
-    """A `TableCatalog` over HTTP. Thread-safe.
+    """A `TableCatalog` over HTTP. Thread-safe, also in a process that was forked while a thread used it.
 
     Args:
         uri: base URL of the catalog.
@@ -78,7 +79,7 @@ class RestCatalog:
         self._clock, self._wall = clock, wall
         self._http = HttpClient(uri, read_timeout_s=read_timeout_s)
         self._uri = self._http.uri
-        self._lock = threading.Lock()
+        self._lock, self._process = threading.Lock(), os.getpid()
         self._token: str | None = None
         self._token_until_s = self._token_until_wall_s = 0.0
         self._prefix: str | None = None
@@ -299,6 +300,8 @@ class RestCatalog:
         return self._bearer(fresh=fresh)
 
     def _bearer(self, *, fresh: bool) -> str:
+        if self._process != os.getpid():  # whoever holds the parent's lock is not in this process
+            self._lock, self._process = threading.Lock(), os.getpid()
         with self._lock:
             over = self._clock() >= self._token_until_s or self._wall() >= self._token_until_wall_s
             if self._token is None or fresh or over:

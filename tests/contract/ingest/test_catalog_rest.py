@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -193,6 +194,18 @@ def test_a_token_is_renewed_by_the_clock_that_goes_on_while_the_machine_sleeps_t
     assert catalog.token() == "t2"
     setattr(catalog, clock, lambda: now_s - 3_600)
     assert catalog.token() == "t2"
+
+
+def test_a_process_that_was_forked_does_not_wait_for_a_thread_of_its_parent(
+    catalog: RestCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    asks = threading.Thread(target=lambda: found.append(catalog.token()), daemon=True)
+    with catalog._lock:  # a thread was asking for a token at the fork
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        asks.start()
+        asks.join(10)
+        assert found == ["t1"]
 
 
 def test_a_token_that_is_no_longer_taken_is_replaced_once(script: Script, catalog: RestCatalog) -> None:
