@@ -60,7 +60,7 @@ class Echo:
             at.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
         self._thread = threading.Thread(target=lambda: loop(self._server.serve(sockets=[at])), daemon=True)
         self._thread.start()
-        until_s = time.monotonic() + 10
+        until_s = time.monotonic() + 60
         while not self._server.started:
             assert time.monotonic() < until_s
             time.sleep(0.005)
@@ -69,7 +69,7 @@ class Echo:
         self.seen.append(scope["raw_path"].decode())
         request = Request(scope, receive)
         if scope["path"] == "/wait":
-            await asyncio.to_thread(self.waits.wait, 10)
+            await asyncio.to_thread(self.waits.wait, 110)
         if scope["path"] == "/part":
             fields = [(b"content-length", b"10")]
             await send({"type": "http.response.start", "status": 200, "headers": fields})
@@ -96,10 +96,10 @@ class Echo:
     def stop(self) -> None:
         self.waits.set()
         self._server.should_exit = True
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=60)
 
     def connect(self) -> Client:
-        return Client(socket.create_connection(self.address, timeout=30))
+        return Client(socket.create_connection(self.address, timeout=60))
 
 
 class Client:

@@ -28,7 +28,7 @@ def loop(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def until(holds: Callable[[], bool], *, within_s: float = 5) -> bool:
+def until(holds: Callable[[], bool], *, within_s: float = 60) -> bool:
     end_s = time.monotonic() + within_s
     while not holds():
         if time.monotonic() > end_s:
@@ -52,7 +52,7 @@ def who_does_not_read(echo: Echo, *fields: bytes) -> tuple[Client, Door, int]:
     """A client with answers that wait in the server, too few for it to stop writing; and how many."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    connection.settimeout(10)
+    connection.settimeout(60)
     connection.connect(echo.address)
     client = Client(connection)
     door = only_door(echo)
@@ -62,12 +62,12 @@ def who_does_not_read(echo: Echo, *fields: bytes) -> tuple[Client, Door, int]:
         client.send(post(b"content-length: %d" % len(BODY)) + BODY)
         assert until(lambda n=count: len(echo.seen) == n and door.cycle.response_complete)
         time.sleep(0.02)
+    assert unread_bytes(door)
+    assert not door.flow.write_paused
     if fields:
         client.send(post(*fields))
         assert until(lambda: door.transport.is_closing())
         count += 1
-    assert unread_bytes(door)
-    assert not door.flow.write_paused
     return client, door, count
 
 
@@ -75,7 +75,8 @@ def who_does_not_read(echo: Echo, *fields: bytes) -> tuple[Client, Door, int]:
 def test_an_answer_that_nobody_reads_ends_with_its_connection(
     serve: Serve, loop: Any, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr("tarn.adapters.http_server.KEEP_ALIVE_S", 0.3 if ending == "keep-alive" else 75)
+    # Not so short that it ends before there is such an answer, on a machine that stands still for a second.
+    monkeypatch.setattr("tarn.adapters.http_server.KEEP_ALIVE_S", 2 if ending == "keep-alive" else 75)
     echo = serve(answer_wait_s=0.5, send_bytes=4_096, loop=loop, count_max=1)
     fields = (b"connection: close",) if ending == "the client's wish" else ()
     client, door, _ = who_does_not_read(echo, *fields)
@@ -95,7 +96,7 @@ def test_an_answer_that_nobody_reads_ends_with_its_connection(
 
 
 def test_an_answer_that_is_read_late_is_whole(serve: Serve, loop: Any) -> None:
-    echo = serve(answer_wait_s=5, send_bytes=4_096, loop=loop)
+    echo = serve(answer_wait_s=60, send_bytes=4_096, loop=loop)
     client, _, count = who_does_not_read(echo, b"connection: close")
     with client:
         found = [client.echo() for _ in range(count)]
@@ -124,7 +125,7 @@ def test_nothing_is_left_of_a_connection_that_was_reset(serve: Serve, loop: Any)
         gc.collect()
         return gone() is None
 
-    assert until(is_gone, within_s=2)
+    assert until(is_gone)
 
 
 def test_a_client_that_is_known_too_late_is_not_counted(serve: Serve) -> None:
@@ -138,11 +139,11 @@ def test_a_client_that_is_known_too_late_is_not_counted(serve: Serve) -> None:
 
 
 def test_a_connection_is_idle_once_the_rest_of_a_body_has_come(serve: Serve, loop: Any) -> None:
-    echo = serve(head_wait_s=0.4, loop=loop)
+    echo = serve(head_wait_s=2, loop=loop)
     with echo.connect() as client:
         assert client.send(post(b"content-length: 10", path=b"/refuse") + b"a").answer()[0] == 401
         client.send(b"b" * 9)
-        time.sleep(0.8)
+        time.sleep(2.4)
         assert client.send(GET).echo()["path"] == "/a"
 
 
@@ -150,19 +151,27 @@ def test_chunks_that_take_long_to_parse_keep_nobody_waiting(serve: Serve, loop: 
     echo = serve(loop=loop, head_wait_s=60)  # as long as a busy machine may take for the flood
     size = 4 << 20
     flood = b"%x\r\n" % size + b"\r\n" * (size // 2) + b"\r\n0\r\n\r\n"
-    with echo.connect() as client, echo.connect() as other:
-        assert client.send(post(CHUNKED, path=b"/refuse")).answer()[0] == 401
-        other.send(GET).echo()
-        sending = threading.Thread(target=lambda: client.send(flood + GET))
-        sending.start()
-        longest_s = 0.0
-        while sending.is_alive():
-            began_s = time.monotonic()
+
+    def longest_wait_s() -> float:
+        with echo.connect() as client, echo.connect() as other:
+            assert client.send(post(CHUNKED, path=b"/refuse")).answer()[0] == 401
             other.send(GET).echo()
-            longest_s = max(longest_s, time.monotonic() - began_s)
-        sending.join()
-        assert client.echo()["path"] == "/a"
-    assert longest_s < 0.5, longest_s
+            sending = threading.Thread(target=lambda: client.send(flood + GET))
+            sending.start()
+            longest_s = 0.0
+            while sending.is_alive():
+                began_s = time.monotonic()
+                other.send(GET).echo()
+                longest_s = max(longest_s, time.monotonic() - began_s)
+            sending.join()
+            assert client.echo()["path"] == "/a"
+        return longest_s
+
+    # A machine that stands still for a while does so in one flood, and hardly in each of three.
+    waits_s: list[float] = []
+    while not waits_s or waits_s[-1] >= 0.5:
+        assert len(waits_s) < 3, waits_s
+        waits_s.append(longest_wait_s())
 
 
 def test_a_body_that_takes_long_to_parse_is_read_whole(

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -24,6 +25,7 @@ from urllib3.exceptions import (
 from tarn.adapters import http_client
 from tarn.adapters.http_client import HttpClient, NoAnswerError, NotSentError
 from tarn.core.errors import InvalidError
+from tests.support.stack import eventually
 
 LONG = 300_000
 
@@ -56,7 +58,7 @@ class Served:
                     self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{")
                     self.close_connection = True
                 elif how == "silent":
-                    served.silence.wait(10)
+                    served.silence.wait(110)
                     self.close_connection = True
                 elif how == "moved":
                     self.reply(302, b"", Location="/elsewhere")
@@ -93,7 +95,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def client(served: Served) -> Iterator[HttpClient]:
-    made = HttpClient(f"{served.uri}/base/", read_timeout_s=0.5)
+    made = HttpClient(f"{served.uri}/base/", read_timeout_s=60)
     yield made
     made.close()
 
@@ -150,10 +152,12 @@ def test_a_redirect_is_an_answer(served: Served, client: HttpClient) -> None:
     [("cut", "without response"), ("half", "IncompleteRead"), ("silent", r"Read timed out\. .*=0\.5")],
 )
 def test_without_a_whole_answer_nothing_is_sent_again(
-    method: str, how: str, why: str, served: Served, client: HttpClient
+    method: str, how: str, why: str, served: Served
 ) -> None:
-    with pytest.raises(NoAnswerError, match=why):
+    client = HttpClient(f"{served.uri}/base/", read_timeout_s=0.5 if how == "silent" else 60)
+    with closing(client), pytest.raises(NoAnswerError, match=why):
         client.send(method, f"/{how}", body=b"x", headers={})
+    eventually(lambda: served.seen, timeout_s=60, what="the request", pause_s=0.01)
     assert len(served.seen) == 1
 
 
@@ -167,7 +171,7 @@ def test_a_connection_that_the_server_closed_is_replaced(served: Served, client:
 def test_where_nobody_listens_nothing_was_sent() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        away = HttpClient(f"http://127.0.0.1:{nobody.getsockname()[1]}", read_timeout_s=0.5)
+        away = HttpClient(f"http://127.0.0.1:{nobody.getsockname()[1]}", read_timeout_s=60)
         with pytest.raises(NotSentError) as found:
             away.send("POST", "/", body=b"x", headers={})
     assert str(found.value) == "Connection refused"

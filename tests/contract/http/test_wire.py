@@ -200,7 +200,7 @@ def test_requests_in_a_row_are_answered_in_their_order(echo: Echo, step: int) ->
 def test_one_request_at_a_time_is_taken_in(echo: Echo) -> None:
     with echo.connect() as client:
         client.send(b"GET /wait HTTP/1.1\r\n" + HOST + b"\r\n" + GET * 100)
-        until_s = time.monotonic() + 5
+        until_s = time.monotonic() + 60
         while not echo.seen and time.monotonic() < until_s:
             time.sleep(0.01)
         time.sleep(0.1)
@@ -293,7 +293,7 @@ def test_a_connection_that_ends_takes_no_further_request(echo: Echo, head: bytes
 
 
 def test_a_body_that_nobody_read_is_passed_over_or_ends_the_connection(serve: Serve) -> None:
-    echo = serve(head_wait_s=0.5)
+    echo = serve(head_wait_s=2.0)  # a machine that stands still must not end the first ones
     with echo.connect() as client:
         assert client.send(post(b"content-length: 200000", path=b"/refuse") + b"a" * 1_000).answer()[0] == 401
         assert client.send(b"b" * 199_000 + GET).echo()["path"] == "/a"
@@ -321,7 +321,7 @@ def test_a_client_that_leaves_in_its_body_is_no_error(echo: Echo) -> None:
             client.send(sent)
             client.socket.shutdown(socket.SHUT_WR)
             assert client.ends() == b""
-    until_s = time.monotonic() + 5
+    until_s = time.monotonic() + 60
     while len(echo.visitors) and time.monotonic() < until_s:
         time.sleep(0.01)
     assert len(echo.visitors) == 0
@@ -333,7 +333,7 @@ def test_half_of_a_second_head_has_its_time_too(serve: Serve) -> None:
         assert client.send(GET + b"GET /b").echo()["path"] == "/a"
         began_s = time.monotonic()
         assert client.ends() == b""
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 60
 
 
 def test_a_long_body_comes_whole(echo: Echo) -> None:
