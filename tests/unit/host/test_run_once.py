@@ -26,7 +26,7 @@ if words[:2] == ["compose", "run"]:
     while (state / "late").exists():
         time.sleep(0.02)
     (state / words[words.index("--name") + 1]).write_text("")
-    end = time.monotonic() + 20
+    end = time.monotonic() + 50
     while time.monotonic() < end:
         for container in state.glob("tarn-*"):
             got = container.read_text()
@@ -48,7 +48,7 @@ if words[:2] == ["rm", "--force"]:
 RUN = """
 import sys
 from tarn_host.stack import project, run_once
-run_once.GRACE_S = 1.0
+run_once.GRACE_S = float(sys.argv[1])
 here = project.Project(name="tarn-x", base="b", own_base=False, settings={})
 sys.exit(run_once.run(here, "cli", ["demo", "load"]))
 """
@@ -71,19 +71,21 @@ def heard() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def interrupted(state: Path, number: signal.Signals, *, wait_for: str = "tarn-*") -> int:
+def interrupted(
+    state: Path, number: signal.Signals, *, wait_for: str = "tarn-*", grace_s: float = 40.0
+) -> int:
     """Start a command and signal its process group as a terminal does; returns its exit code."""
     path = os.pathsep.join([str(state.parent / "bin"), os.environ["PATH"]])
     lib = str(project.ROOT / "scripts" / "lib")
     with subprocess.Popen(
-        [sys.executable, "-c", RUN],
+        [sys.executable, "-c", RUN, str(grace_s)],
         env={**os.environ, "PATH": path, "PYTHONPATH": lib},
         start_new_session=True,
         preexec_fn=heard,
     ) as process:
-        eventually(lambda: any(state.glob(wait_for)), timeout_s=20, what="it was started", pause_s=0.02)
+        eventually(lambda: any(state.glob(wait_for)), timeout_s=40, what="it was started", pause_s=0.02)
         os.killpg(process.pid, number)
-        return process.wait(timeout=20)
+        return process.wait(timeout=40)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_a_container_that_is_not_there_yet_gets_the_signal_when_it_is(state: Pat
 
 def test_a_container_that_does_not_end_is_removed(state: Path):
     (state / "deaf").touch()
-    assert interrupted(state, signal.SIGINT) != 0
+    assert interrupted(state, signal.SIGINT, grace_s=1.0) != 0
     assert not list(state.glob("tarn-*"))
     assert "rm --force tarn-x-cli-run-" in (state / "calls").read_text()
 
@@ -117,7 +119,7 @@ def test_a_block_that_fails_ends_the_container(state: Path, monkeypatch: pytest.
     def write() -> None:
         with run_once.started(here, "keeper", ["backup"]) as process:
             ended.append(process)
-            eventually(lambda: any(state.glob("tarn-*")), timeout_s=20, what="it was started")
+            eventually(lambda: any(state.glob("tarn-*")), timeout_s=40, what="it was started", pause_s=0.02)
             raise OSError("full")
 
     with pytest.raises(OSError, match="full"):
