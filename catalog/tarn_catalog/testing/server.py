@@ -22,7 +22,7 @@ from tarn_catalog.rest.routes import Routes
 from tarn_catalog.rest.server import bound, listeners
 from tarn_catalog.settings import Settings
 
-START_WAIT_S_MAX = 10.0
+START_WAIT_S_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def serving(catalog: Catalog, secrets_dir: Path, settings: Settings | None = Non
         settings: the client configuration; host and ports are ignored.
 
     Raises:
-        UnavailableError: the server did not start within 10 s.
+        UnavailableError: the server did not start within 60 s.
     """
     credential = write_secrets(secrets_dir)
     wanted = (settings or Settings()).model_copy(

@@ -140,7 +140,7 @@ def test_dropping_a_principal_ends_its_tokens_its_grants_and_its_ownership(lake:
         "subject_token": token,
         "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
     }
-    swapped = httpx.post(f"{lake.running.published}/v1/oauth/tokens", data=form)
+    swapped = httpx.post(f"{lake.running.published}/v1/oauth/tokens", data=form, timeout=60)
     assert (swapped.status_code, swapped.json()["error"]) == (401, "invalid_grant")
     old = lake.clients["bob"]
     lake.principal("bob")
@@ -157,7 +157,7 @@ def test_a_token_of_a_stored_principal_can_be_exchanged(lake: World) -> None:
         "subject_token": lake.clients["bob"].headers["authorization"].split()[1],
         "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
     }
-    answer = httpx.post(f"{lake.running.published}/v1/oauth/tokens", data=form)
+    answer = httpx.post(f"{lake.running.published}/v1/oauth/tokens", data=form, timeout=60)
     assert answer.status_code == 200, answer.text
     lake.clients["bob"].headers["authorization"] = f"Bearer {answer.json()['access_token']}"
     assert lake.must("bob", "GET", "/tarn/v1/whoami")["principal"] == "bob"

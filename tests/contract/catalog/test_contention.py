@@ -403,7 +403,7 @@ def test_who_may_create_waits_for_a_new_table_and_for_no_other(
     held, done = threading.Event(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(taken()))
     thread.start()
-    assert held.wait(20)
+    assert held.wait(60)
     lines[0]._waiting_max = 0
     new = {"requirements": [{"type": "assert-create"}], "updates": []}
     try:

@@ -22,7 +22,9 @@ from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore
 from tarn_catalog.testing.server import Running, serving
+from tests.support.stack import eventually
 
+WITHIN_S = 60.0
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
 
 
@@ -30,8 +32,8 @@ class World:
     def __init__(self, store: FaultyStore, running: Running) -> None:
         self.store = store
         self.running = running
-        self.inside = httpx.Client(base_url=running.inside)
-        self.published = httpx.Client(base_url=running.published)
+        self.inside = httpx.Client(base_url=running.inside, timeout=WITHIN_S)
+        self.published = httpx.Client(base_url=running.published, timeout=WITHIN_S)
         client_id, secret = running.credential.split(":")
         form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret}
         self.token = self.published.post("/v1/oauth/tokens", data=form).json()["access_token"]
@@ -268,15 +270,17 @@ def test_a_wrong_secret_says_what_to_do(world: World) -> None:
     assert answer.headers["cache-control"] == "no-store"
 
 
-def test_a_revoked_principal_is_out_within_two_seconds(world: World) -> None:
+def test_a_revoked_principal_is_out_soon(world: World) -> None:
+    """How soon is a matter of tests/unit/catalog/test_auth.py, by a clock of its own."""
     assert world.published.get("/v1/namespaces").status_code == 200
     path = world.running.secrets_dir / "principals.json"
     digest = hashlib.sha256(b"x").hexdigest()
     path.write_text(json.dumps({"other": {"name": "other", "secret_sha256": digest}}))
-    deadline = time.monotonic() + 2.5
-    while world.published.get("/v1/namespaces").status_code != 401:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+
+    def is_out() -> bool:
+        return world.published.get("/v1/namespaces").status_code == 401
+
+    eventually(is_out, timeout_s=WITHIN_S, what="it is out", pause_s=0.1)
 
 
 def test_load_answers_not_modified_per_side_and_mode(world: World) -> None:
@@ -444,7 +448,7 @@ def test_limits_of_body_and_headers(world: World) -> None:
 
     error(world.published.post("/v1/namespaces", content=chunks()), 413, "RequestTooLargeException")
     host, port = world.running.published.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.create_connection((host, int(port)), timeout=WITHIN_S) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nx: " + b"a" * 200_000)
         assert connection.recv(100).startswith(b"HTTP/1.1 4")
 
@@ -616,12 +620,14 @@ def test_metrics_are_accepted(world: World) -> None:
 
 
 def test_health_sees_the_store(world: World) -> None:
-    assert httpx.get(f"{world.running.inside}/health").json() == {"status": "ok"}
+    assert world.inside.get("/health").json() == {"status": "ok"}
     world.store.plan = lambda _: Fault.DENIED
-    deadline = time.monotonic() + 3
-    while (answer := httpx.get(f"{world.running.inside}/health")).status_code != 503:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+
+    def ill() -> httpx.Response | None:
+        answer = world.inside.get("/health")
+        return answer if answer.status_code == 503 else None
+
+    answer = eventually(ill, timeout_s=WITHIN_S, what="it is ill", pause_s=0.1)
     assert "may not read" in answer.json()["error"]["message"]
 
 

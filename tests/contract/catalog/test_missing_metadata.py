@@ -186,7 +186,7 @@ def running(lake: Folder, tmp_path: Path) -> Iterator[Running]:
 def web(running: Running) -> Iterator[httpx.Client]:
     client_id, secret = running.credential.split(":")
     form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret}
-    with httpx.Client(base_url=running.published) as client:
+    with httpx.Client(base_url=running.published, timeout=60) as client:
         token = client.post("/v1/oauth/tokens", data=form).json()["access_token"]
         client.headers["authorization"] = f"Bearer {token}"
         yield client

@@ -32,7 +32,7 @@ class Known:
 
     def __init__(self, uri: str, token: str) -> None:
         parts = urlsplit(uri)
-        self.connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+        self.connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
         self.token = token
         assert self.ask("GET", "/v1/config")[0] == 200
 
@@ -59,14 +59,16 @@ class World:
         self.taken = taken
         client_id, secret = running.credential.split(":")
         form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret}
-        token = httpx.post(f"{running.published}/v1/oauth/tokens", data=form).json()["access_token"]
+        token = httpx.post(f"{running.published}/v1/oauth/tokens", data=form, timeout=60).json()[
+            "access_token"
+        ]
         self.token = token
         self.headers = {"authorization": f"Bearer {token}"}
         for path, body in (
             ("/v1/namespaces", {"namespace": ["ns"]}),
             ("/v1/namespaces/ns/tables", {"name": "t", "schema": SCHEMA}),
         ):
-            made = httpx.post(running.published + path, json=body, headers=self.headers)
+            made = httpx.post(running.published + path, json=body, headers=self.headers, timeout=60)
             assert made.status_code == 200, made.text
         self._known: list[Known] = []
         taken.clear()
@@ -111,13 +113,13 @@ class Held:
             if call.path == TABLE:
                 with held._lock:
                     held.waiting += 1
-                assert held.go.wait(timeout=30)
+                assert held.go.wait(timeout=110)
             return answer(self, call, admitted)
 
         monkeypatch.setattr(Routes, "answer", waits)
 
     def on_their_way(self, count: int) -> None:
-        eventually(lambda: self.waiting == count, timeout_s=15, what=f"{count} loads wait", pause_s=0.01)
+        eventually(lambda: self.waiting == count, timeout_s=60, what=f"{count} loads wait", pause_s=0.01)
 
 
 READS = (TABLE, f"{TABLE}?snapshots=refs", "/v1/namespaces/ns", "/v1/namespaces/ns/tables?pageSize=1")
@@ -125,7 +127,7 @@ READS = (TABLE, f"{TABLE}?snapshots=refs", "/v1/namespaces/ns", "/v1/namespaces/
 
 @pytest.mark.parametrize("path", [*READS, "/v1/namespaces/ns/tables/none", f"{TABLE}?snapshots=x"])
 def test_a_read_on_a_known_connection_is_taken_and_answered_as_any_other(world: World, path: str) -> None:
-    first = httpx.get(world.running.published + path, headers=world.headers)
+    first = httpx.get(world.running.published + path, headers=world.headers, timeout=60)
     assert world.taken == [], "its client was not known"
     known = world.known()
     world.taken.clear()
@@ -233,7 +235,7 @@ def test_a_client_that_leaves_takes_no_thread_with_it(world: World, monkeypatch:
         world.taken.clear()
         return known.ask("GET", TABLE)[0] == 200 and world.taken == [True]
 
-    eventually(is_taken, timeout_s=15, what="a thread is free", pause_s=0.05)
+    eventually(is_taken, timeout_s=60, what="a thread is free", pause_s=0.05)
 
 
 @pytest.fixture
@@ -257,7 +259,7 @@ def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Wo
         def ends() -> bool:
             return not any(socket.sockets for one in started for socket in one.servers)
 
-        eventually(ends, timeout_s=15, what="it ends", pause_s=0.01)
+        eventually(ends, timeout_s=60, what="it ends", pause_s=0.01)
         yield world, held, known
         held.go.set()
         world.close()

@@ -126,7 +126,9 @@ def test_grants_hold_on_the_other_replica_within_the_stated_time(lake: Lake) -> 
         "privileges": ["READ"],
     }
     assert lake.ask(lake.one.uri, "POST", "/tarn/v1/grants", grant).status_code == 200
-    assert httpx.get(f"{lake.one.uri}{TABLE}", headers=bob).status_code == 200, "at once where it was made"
+    assert httpx.get(f"{lake.one.uri}{TABLE}", headers=bob, timeout=WAIT_S_MAX).status_code == 200, (
+        "at once where it was made"
+    )
     within(lake.other.uri, 200)
     assert lake.ask(lake.one.uri, "POST", "/tarn/v1/grants/revoke", grant).status_code == 200
     within(lake.other.uri, 403)

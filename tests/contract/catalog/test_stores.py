@@ -105,7 +105,7 @@ def test_a_race_has_one_winner(store: ObjectStore, rounds: int) -> None:
         barrier, won = threading.Barrier(8), []
 
         def race(racer: int, number: int = number, base: str = base, barrier=barrier, won=won) -> None:
-            barrier.wait(timeout=10)
+            barrier.wait(timeout=60)
             try:
                 store.put(f"k{number}", f"{racer}".encode(), if_match=base)
             except StoreRefusedError:
@@ -178,7 +178,7 @@ class Racy(MemoryStore):
         if "/race-" not in key:
             return super().put(key, data, if_absent=if_absent, if_match=if_match)
         allowed = self.get(key) is None
-        self._start.wait(timeout=10)
+        self._start.wait(timeout=60)
         if not allowed:
             raise StoreRefusedError("it exists")
         return super().put(key, data)

@@ -58,7 +58,7 @@ def test_connections_without_a_token_hold_little_and_block_nobody(
     before = held_mib(replica.process.pid)
     with ExitStack() as stack:
         for _ in range(CONNECTIONS_MAX + 50):
-            one = stack.enter_context(socket.create_connection(("127.0.0.1", replica.port), timeout=5))
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", replica.port), timeout=60))
             one.setblocking(False)
             with suppress(OSError):
                 one.send(SENT[what])

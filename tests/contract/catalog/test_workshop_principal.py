@@ -29,7 +29,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         path.write_text(json.dumps(principals))
         found.credentials["jupyter"] = f"jupyter-1:{SECRET}"
         # The server looks for new principals once a second.
-        eventually(lambda: found.login("jupyter").status_code == 200, timeout_s=10, what="the principal")
+        eventually(lambda: found.login("jupyter").status_code == 200, timeout_s=60, what="the principal")
         found.open("jupyter")
         found.namespace("gold")
         found.table("flights", ns="gold")
