@@ -21,6 +21,7 @@ from tarn.core.spec import spec_of
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import Lake, order
 from tests.support.plant import Crash, Mortal, Plant, document, load
+from tests.support.stack import eventually
 
 
 def topic(name: str = "orders", partitions: int = 4, messages: int = 10) -> Topic:
@@ -346,10 +347,12 @@ def test_a_writer_that_does_not_end_is_left_and_the_next_one_begins(
     plant.apply()
     plant.until(lambda: plant.running(1))
     commit, poll, hanging = plant.lake.local.commit, plant.lake.sources.on_poll, [True]
+    wake, former = threading.Event(), list[threading.Thread]()
 
     def hang() -> None:
         if hanging and hanging.pop():
-            time.sleep(1.0)
+            former.append(threading.current_thread())
+            assert wake.wait(110)
 
     def late_commit(*args: Any, **options: Any) -> Any:
         hang()
@@ -364,14 +367,13 @@ def test_a_writer_that_does_not_end_is_left_and_the_next_one_begins(
     else:
         monkeypatch.setattr(plant.lake.sources, "on_poll", late_poll)
     plant.lake.sources.topics["orders"].send(0, *(order(n) for n in range(20)))
-    late_s = time.monotonic() + 10
-    while hanging:
-        assert time.monotonic() < late_s
-        time.sleep(0.005)
+    eventually(lambda: bool(former), timeout_s=60, what="one that hangs", pause_s=0.005)
     plant.apply(batching={"maxRecords": 8, "maxLatencySeconds": 0.05})
-    plant.until(lambda: plant.running(1, generation=2) and plant.all_in())
-    time.sleep(1.1)
-    plant.controller.step()
+    plant.until(lambda: plant.running(1, generation=2))
+    wake.set()
+    former[0].join(60)
+    assert not former[0].is_alive()
+    plant.until(plant.all_in)
     assert plant.running(1, generation=2), "the one that woke up says nothing of its successor"
     plant.exact()
 

@@ -157,7 +157,7 @@ def test_without_a_whole_answer_nothing_is_sent_again(
     client = HttpClient(f"{served.uri}/base/", read_timeout_s=0.5 if how == "silent" else 60)
     with closing(client), pytest.raises(NoAnswerError, match=why):
         client.send(method, f"/{how}", body=b"x", headers={})
-    eventually(lambda: served.seen, timeout_s=60, what="the request", pause_s=0.01)
+    eventually(lambda: bool(served.seen), timeout_s=60, what="the request", pause_s=0.01)
     assert len(served.seen) == 1
 
 
