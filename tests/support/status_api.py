@@ -92,7 +92,7 @@ class Client:
 
     def ask(self, path: str, *, method: str = "GET", **headers: str) -> Reply:
         """Send a request."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             sent = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, headers=sent)

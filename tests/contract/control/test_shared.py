@@ -69,7 +69,7 @@ def test_dead_letters_go_on_when_the_ingestor_that_wrote_the_first_ones_is_delet
     before = [(one.id, one.started_s) for one in plant.seen()]
     left = refuse(plant, monkeypatch, "ops.dead_letters", 3)
     plant.lake.sources.topics["sales"].send(0, b"no json")
-    plant.until(lambda: not left and plant.lake.registry.get("sales").bad_records == 1, within_s=20)
+    plant.until(lambda: not left and plant.lake.registry.get("sales").bad_records == 1)
     time.sleep(0.2)
     plant.controller.step()
     assert [(one.id, one.started_s) for one in plant.seen()] == before, "a conflict ended a writer"
@@ -94,7 +94,7 @@ def test_a_writer_that_waits_for_the_catalog_ends_when_it_is_asked_to(
     plant.until(lambda: len(asked) > 2)
     (former,) = plant.seen()
     plant.scale(2)
-    plant.until(lambda: former.id not in {one.id for one in plant.seen()}, within_s=10)
+    plant.until(lambda: former.id not in {one.id for one in plant.seen()})
     assert not plant.all_in(), "it ended although its rows were not in"
     assert not died(logged), "it died instead"
     assert "a thread that does not end is left behind" not in {line["event"] for line in logged}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from tarn.ingest.strikes import StrikeKind, Strikes
 from tarn.testing.memory_topic import Topic
 from tests.support.lake import TABLE, Lake
 from tests.support.plant import Plant
+from tests.support.stack import eventually
 from tests.support.status_api import check, schema_of, served
 from tests.support.struck import ROOT, Struck, folder, struck
 
@@ -97,16 +97,20 @@ def test_a_strike_that_finds_no_commit_says_so_and_is_disarmed() -> None:
             assert f"no commit to {TABLE} came" in strike["reason"]
         made.feeding = True
         before = lake.registry.get("orders").commits
-        while lake.registry.get("orders").commits < before + 3:
-            continue
+        eventually(
+            lambda: lake.registry.get("orders").commits >= before + 3,
+            timeout_s=60,
+            what="commits go on",
+            pause_s=0.01,
+        )
         status = lake.registry.get("orders")
         assert (status.unknowns, status.state.value) == (0, "Running")
 
 
 def test_an_answer_of_another_table_is_not_that_of_the_strike() -> None:
     """A process may drop one for a strike that came to nothing, when the next one is under way."""
-    with struck(heal_s_max=5) as made:
-        made.feeding = False
+    with struck(heal_s_max=40) as made:
+        made.rest()
         assert made.post("drop-reply").status == 202
         other = LostReply(table="bronze.other", at_ms=1, commit_ids=("theirs",), snapshot_id=7)
         made.strikes._traps.tell(other)
@@ -171,9 +175,7 @@ def struck_writer(ingestor: str, readers: dict[str, WorkerId]) -> None:
         registry, cast("Any", driver), Traps(), audit=audit, now_ms=lambda: now_ms[0], sleep=sleep
     )
     strikes.begin(StrikeKind.KILL_WRITER, ingestor)
-    late_s = time.monotonic() + 10
-    while strikes.all()[0].running and time.monotonic() < late_s:
-        time.sleep(0.01)
+    eventually(lambda: not strikes.all()[0].running, timeout_s=60, what="it is over", pause_s=0.01)
     (strike,) = strikes.all()
     assert driver.ended == [readers[first]]
     assert (strike.reason, strike.commit_id) == (f"no audit of {TABLE} here", f"{first}@1002")
@@ -191,7 +193,7 @@ def test_a_commit_of_another_replica_heals_nothing() -> None:
 
 def test_only_one_strike_at_a_time_and_only_of_what_runs() -> None:
     with struck() as made:
-        made.feeding = False
+        made.rest()  # or a commit under way would be the one that is struck
         assert made.post("drop-reply").status == 202
         reply = made.post("kill-writer")
         assert reply.status == 409

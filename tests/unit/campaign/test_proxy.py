@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import re
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,7 +58,7 @@ class Way:
 
     def post(self, path: str = COMMIT, method: str = "POST") -> tuple[int, bytes] | None:
         """Status and body; None if the connection was closed without an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=40)
         try:
             connection.request(method, path, b"body", {"Idempotency-Key": "k", "Expect": "100-continue"})
             answer = connection.getresponse()
@@ -119,19 +121,26 @@ def test_only_commits_are_broken(way: Way) -> None:
 
 
 def test_a_late_commit_arrives_after_its_answer(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fault_proxy, "LATE_S", 0.3)
+    waited, go = list[float](), threading.Event()
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        assert go.wait(40)
+
+    monkeypatch.setattr(fault_proxy, "time", SimpleNamespace(sleep=sleep, time=time.time))
     way.plan("late 1\n")
     found = way.post()
     assert found is not None
     assert (found[0], way.arrived) == (504, [])
-    eventually(lambda: way.arrived, timeout_s=10, what="the late commit", pause_s=0.05)
+    go.set()
     statuses = way.folder / "statuses"
     eventually(
         lambda: statuses.exists() and statuses.read_text() == "200\n",
-        timeout_s=10,
+        timeout_s=40,
         what="its answer",
         pause_s=0.05,
     )
+    assert (waited, len(way.arrived)) == ([fault_proxy.LATE_S], 1)
 
 
 @pytest.mark.parametrize("what", ["pointers"])
@@ -151,7 +160,7 @@ def test_before_the_store_writes_of_pointers_are_broken(way: Way) -> None:
 
 @pytest.mark.parametrize("what", ["commits", "pointers"])
 def test_the_length_of_an_object_passes(way: Way) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", way.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", way.port, timeout=40)
     connection.request("HEAD", "/tarn/a")
     answer = connection.getresponse()
     assert (answer.status, answer.getheader("Content-Length")) == (200, "4711")
@@ -160,7 +169,7 @@ def test_the_length_of_an_object_passes(way: Way) -> None:
 
 def test_a_body_in_chunks_arrives_whole(way: Way) -> None:
     """As clients send rows of a generator, whose length they do not know."""
-    connection = http.client.HTTPConnection("127.0.0.1", way.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", way.port, timeout=40)
     for _ in range(2):
         connection.request("POST", COMMIT, iter([b"first, ", b"second" * 1000]), encode_chunked=True)
         assert connection.getresponse().read() == b"done"
