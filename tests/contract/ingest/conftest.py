@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tarn.ingest import service
+
 
 @pytest.fixture(autouse=True)
 def logged() -> Iterator[list[Any]]:
@@ -16,3 +18,9 @@ def logged() -> Iterator[list[Any]]:
         yield lines
     errors = [line for line in lines if line["log_level"] == "error"]
     assert not errors, errors
+
+
+@pytest.fixture(autouse=True)
+def long_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take long to end a service; eight seconds are those of a container."""
+    monkeypatch.setattr(service, "DRAIN_S_MAX", 60.0)

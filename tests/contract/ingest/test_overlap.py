@@ -18,7 +18,7 @@ from tarn.testing.memory_topic import Topic
 from tests.support.lake import SPEC, Lake, order
 from tests.support.plays import seeds
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 # Closed by its number of records: the poll that reaches 10 adds at most 5.
 BY_NUMBER = parse_spec(
     SPEC.replace("FORMAT", "2")

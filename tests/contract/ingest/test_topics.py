@@ -11,7 +11,6 @@ import pytest
 
 from tarn.core.errors import InvalidSpecError, UnavailableError
 from tarn.core.spec import IngestorSpec, parse_spec
-from tarn.ingest import service as module
 from tarn.ingest import topic_watch
 from tarn.ingest.batch_commit import _way_out, offsets_in, streams_named
 from tarn.ingest.health import faults
@@ -69,11 +68,6 @@ def slowly(client: MemoryTopicClient) -> list[str]:
     """The names of the topics; the pause of the service is no time here."""
     time.sleep(0.01)
     return sorted(client.topics)
-
-
-@pytest.fixture(autouse=True)
-def long_drain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DRAIN_S_MAX", WITHIN_S)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from tests.support.lake import BUCKET, SPEC, Lake, order, spec
 
 FIELDS = (FieldSpec(name="id", type="long"),)
 PLAIN = TableName(("bronze",), "plain")
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class AtTheLastMoment(Future[Any]):
