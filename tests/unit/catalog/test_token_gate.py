@@ -19,7 +19,7 @@ KEYS = TemporaryKeys(access_key_id="a", secret_access_key="b", session_token="c"
 
 
 def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 50
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -39,7 +39,7 @@ class Tokens:
     def assume(self, policy: str, *, duration_s: int) -> TemporaryKeys:
         self.asked += 1
         error = self.error
-        assert self.answers.wait(20)
+        assert self.answers.wait(50)
         if error is not None:
             raise error
         return KEYS
@@ -74,8 +74,9 @@ def test_a_quarter_of_the_threads_is_left_to_others() -> None:
 
 
 def test_few_ask_at_one_time_and_the_others_when_their_turn_comes(
-    tokens: Tokens, threads: ThreadPoolExecutor
+    tokens: Tokens, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(token_gate, "WAIT_S_MAX", 50.0)
     tokens.answers.clear()
     asking = [threads.submit(tokens.ask) for _ in range(ASKING_MAX + WAITING_MAX)]
     until(lambda: tokens.gate._waiting == WAITING_MAX)
@@ -84,7 +85,7 @@ def test_few_ask_at_one_time_and_the_others_when_their_turn_comes(
     with pytest.raises(UnavailableError, match="requests wait"):
         tokens.gate.wait(Future())
     tokens.answers.set()
-    assert [one.result(20) for one in asking] == [KEYS] * (ASKING_MAX + WAITING_MAX)
+    assert [one.result(50) for one in asking] == [KEYS] * (ASKING_MAX + WAITING_MAX)
     assert (tokens.gate._asking, tokens.gate._waiting) == ([], 0)
     assert tokens.ask() == KEYS
 
@@ -101,7 +102,7 @@ def test_nobody_waits_longer_than_a_moment(
         tokens.gate.wait(Future())
     assert tokens.gate._waiting == 0
     tokens.answers.set()
-    assert [one.result(20) for one in asking] == [KEYS] * ASKING_MAX
+    assert [one.result(50) for one in asking] == [KEYS] * ASKING_MAX
 
 
 def test_behind_a_silent_service_nobody_begins_to_wait(tokens: Tokens, threads: ThreadPoolExecutor) -> None:
@@ -116,7 +117,7 @@ def test_behind_a_silent_service_nobody_begins_to_wait(tokens: Tokens, threads: 
     with pytest.raises(UnavailableError, match="for 2 s"):
         tokens.gate.wait(Future())
     tokens.answers.set()
-    assert (first.result(20), second.result(20), tokens.ask()) == (KEYS, KEYS, KEYS)
+    assert (first.result(50), second.result(50), tokens.ask()) == (KEYS, KEYS, KEYS)
 
 
 def test_a_failure_is_the_answer_for_all_and_then_one_looks_again(
@@ -138,7 +139,7 @@ def test_a_failure_is_the_answer_for_all_and_then_one_looks_again(
     tokens.refused("gone")
     tokens.answers.set()
     with pytest.raises(UnavailableError, match="gone"):
-        one.result(20)
+        one.result(50)
     tokens.refused("gone")
 
     tokens.error, tokens.now_s = None, 2 * FAILURE_KEPT_S
@@ -146,8 +147,9 @@ def test_a_failure_is_the_answer_for_all_and_then_one_looks_again(
 
 
 def test_who_waited_for_a_turn_does_not_ask_a_service_that_failed(
-    tokens: Tokens, threads: ThreadPoolExecutor
+    tokens: Tokens, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(token_gate, "WAIT_S_MAX", 50.0)
     tokens.error = UnavailableError("gone")
     tokens.answers.clear()
     asking = [threads.submit(tokens.ask) for _ in range(ASKING_MAX + 3)]
@@ -155,7 +157,7 @@ def test_who_waited_for_a_turn_does_not_ask_a_service_that_failed(
     tokens.answers.set()
     for one in asking:
         with pytest.raises(UnavailableError, match="gone"):
-            one.result(20)
+            one.result(50)
     assert tokens.asked == ASKING_MAX
 
 

@@ -165,10 +165,10 @@ def test_a_catalog_that_hangs_is_left_behind():
             threading.Event().wait(60)
 
     log = MemoryLog()
-    limits = Limits(total_s=0.3)
+    limits = Limits(total_s=1.0)
     report = fly(flight(log=log, lake=Hanging(log=log), limits=limits, clock=Clock()), ROW)
     assert not report.ok
-    assert report.seconds < 5
+    assert report.seconds < 40
     assert "catalog did not answer" in report.stages[-1].detail
 
 
@@ -318,5 +318,5 @@ def test_an_engine_is_ready_when_it_is_named_and_all_are_at_the_end():
     waiting.start()
     assert waiting.is_alive()
     words.put(None)
-    waiting.join(timeout=10)
+    waiting.join(timeout=50)
     assert not waiting.is_alive()

@@ -195,7 +195,7 @@ def test_ctrl_c_calls_off_the_query_in_trino():
 
         def do_GET(self) -> None:
             os.kill(os.getpid(), signal.SIGINT)
-            stopped.wait(10)
+            stopped.wait(40)
             self.answer(200, {"state": "RUNNING"})
 
         def do_DELETE(self) -> None:

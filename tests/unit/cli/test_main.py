@@ -309,7 +309,7 @@ def test_leaving_ends_the_process_even_with_a_hanging_thread():
         "from tarn.cli.main import main\n"
         "main(['version'])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=50, check=False)
     assert (done.returncode, done.stdout) == (0, b"tarn 0.1.0\n")
 
 
@@ -321,7 +321,7 @@ def test_nothing_heavy_is_imported_for_a_light_command():
         "import sys, tarn.cli.main\n"
         "print([m for m in ('pyspark', 'pyiceberg', 'trino', 'kafka', 'duckdb') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=20, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=50, check=True)
     assert done.stdout == b"[]\n"
     assert cli.app is not None
 

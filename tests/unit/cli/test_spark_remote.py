@@ -47,6 +47,7 @@ def test_a_wrong_address_is_named_without_its_token() -> None:
 
 def test_a_closed_session_does_nothing_when_it_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its finalizer would stop the thread pool of all sessions, at a moment that nobody chose."""
+    gc.collect()  # the sessions of other tests
     monkeypatch.setattr(SparkConnectClient, "release_session", lambda client: None)
     # pyspark calls this at the end of the process, with retries of ten minutes.
     monkeypatch.setattr(SparkConnectClient, "_cleanup_ml_cache", lambda client: None)
