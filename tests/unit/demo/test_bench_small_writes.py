@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -67,8 +68,11 @@ def answer(status: int, *fields: str, body: bytes = b"{}") -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def played(say: Callable[[int, bytes], bytes | None], seconds: float = 0.3) -> tuple[Tally, list[bytes]]:
-    """What a producer did at a server that says this to its requests, by number; None: it hangs up."""
+def played(say: Callable[[int, bytes], bytes | None], requests: int = 8) -> tuple[Tally, list[bytes]]:
+    """What a producer did at a server that says this to its requests, by number; None: it hangs up.
+
+    Its time is over after so many requests.
+    """
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -93,10 +97,13 @@ def played(say: Callable[[int, bytes], bytes | None], seconds: float = 0.3) -> t
         rows = noise(1, 10, 20)
         one = Producer(server.sockets[0].getsockname()[:2], "a.b", "t", 3, lambda number: rows(3, number))
         async with server:
-            await one.run(time.monotonic() + seconds)
+            await one.run(float(requests))
         return one.tally
 
-    return asyncio.run(play()), asked
+    clock = SimpleNamespace(monotonic=lambda: float(len(asked)), perf_counter=time.perf_counter)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(producer, "time", clock)
+        return asyncio.run(play()), asked
 
 
 def test_a_producer_numbers_its_rows_and_counts_what_was_answered() -> None:
@@ -128,5 +135,5 @@ def test_another_answer_or_none_ends_a_producer(monkeypatch: pytest.MonkeyPatch)
     found, _ = played(lambda number, _: b"HTTP/1.1 200 OK\r\n\r\n")
     assert "without its length" in found.errors[0]
     monkeypatch.setattr(producer, "ANSWER_S_MAX", 0.1)
-    found, _ = played(lambda number, _: b"HTTP/1.1 200 OK\r\n", seconds=5)
+    found, _ = played(lambda number, _: b"HTTP/1.1 200 OK\r\n")
     assert "no answer" in found.errors[0]

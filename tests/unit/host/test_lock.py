@@ -85,9 +85,9 @@ def test_neither_a_second_up_nor_down_touches_anything_during_up(
 
 def test_what_a_killed_one_left_is_taken_over(other: subprocess.Popen[str], tmp_path: Path) -> None:
     other.send_signal(signal.SIGKILL)
-    other.wait(timeout=10)
+    other.wait(timeout=40)
     assert f'"pid": {other.pid}' in (tmp_path / "tarn-1.lock").read_text()
-    eventually(lambda: not lock.is_busy(HERE), timeout_s=10, what="the lock of a killed one is free")
+    eventually(lambda: not lock.is_busy(HERE), timeout_s=40, what="the lock of a killed one is free")
     with lock.only_one(HERE):
         assert json.loads((tmp_path / "tarn-1.lock").read_text())["pid"] == os.getpid()
 

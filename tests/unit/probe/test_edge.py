@@ -32,7 +32,7 @@ from tarn.probe.runner import (
 )
 
 RUNNER = Path(tarn.probe.runner.__file__)
-BUDGETS = {SHALLOW: 0.3, DEEP: 5.0}
+BUDGETS = {SHALLOW: 0.3, DEEP: 40.0}
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def looker() -> Iterator[Looker]:
 
     def work(order: str) -> str | None:
         if order == SHALLOW:
-            time.sleep(30)
+            time.sleep(50)
         elif order == "die":
             os._exit(1)
         return None if order == DEEP else f"{os.getpid()}"
@@ -53,28 +53,28 @@ def looker() -> Iterator[Looker]:
 
 def test_a_look_that_passes_and_one_that_does_not(looker: Looker) -> None:
     assert looker.look(DEEP) is None
-    assert looker.ask("who", 5.0) not in (None, str(os.getpid())), "looks are made in another process"
+    assert looker.ask("who", 40.0) not in (None, str(os.getpid())), "looks are made in another process"
 
 
 def test_a_look_over_its_budget_is_killed_and_the_next_one_is_made(looker: Looker) -> None:
     begin_s = time.monotonic()
     assert looker.look(SHALLOW) == "shallow: no answer within 0.3 s"
-    assert time.monotonic() - begin_s < 5.0
+    assert time.monotonic() - begin_s < 40.0
     assert looker.look(DEEP) is None
 
 
 def test_a_look_that_dies_is_a_fault(looker: Looker) -> None:
-    assert looker.ask("die", 5.0) == "the look ended without a result"
+    assert looker.ask("die", 40.0) == "the look ended without a result"
     assert looker.look(DEEP) is None
 
 
 def test_a_child_serves_until_the_rest_and_leaves_nothing_behind(looker: Looker) -> None:
-    first = looker.ask("who", 5.0)
-    assert looker.ask("who", 5.0) == first
+    first = looker.ask("who", 40.0)
+    assert looker.ask("who", 40.0) == first
     looker.rest()
     assert first is not None
     assert not Path("/proc", first).exists()
-    assert looker.ask("who", 5.0) != first
+    assert looker.ask("who", 40.0) != first
 
 
 def test_a_container_without_room_for_a_process_is_a_fault(
@@ -84,9 +84,10 @@ def test_a_container_without_room_for_a_process_is_a_fault(
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", full)
-    open_before = len(os.listdir("/proc/self/fd"))
+    open_before = set(os.listdir("/proc/self/fd"))
     assert looker.look(DEEP) == "deep: no look can be made: Resource temporarily unavailable"
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    # What other tests left open may be closed meanwhile.
+    assert set(os.listdir("/proc/self/fd")) <= open_before
 
 
 def test_what_a_probe_raises_is_one_line() -> None:
@@ -197,7 +198,7 @@ def run(tmp_path: Path, probe: str, *arguments: str, hold_s: float = 0.6) -> sub
     (folder / "runner.py").write_text(text)
     command = [sys.executable, "-I", "-S", str(folder / "runner.py"), *arguments]
     environment = {"PATH": os.environ["PATH"], "TARN_SECRETS_DIR": str(tmp_path)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False, env=environment)
 
 
 def probe_of(*, alive: str = "pass", shallow: str = "pass", deep: str = "pass", top: str = "") -> str:
@@ -261,7 +262,7 @@ def test_a_wrong_argument_is_refused(tmp_path: Path) -> None:
 def test_the_end_of_a_process_is_one_clear_line(tmp_path: Path) -> None:
     process = subprocess.Popen(["sleep", "60"])
     end(process.pid, service="minio", silent_s=31, fault="no answer", log_path=str(tmp_path / "log"))
-    assert process.wait(timeout=10) == -signal.SIGKILL
+    assert process.wait(timeout=40) == -signal.SIGKILL
     (line,) = (tmp_path / "log").read_text().splitlines()
     told = json.loads(line)
     assert told.pop("timestamp").endswith("Z")
@@ -279,4 +280,4 @@ def test_the_end_of_a_process_is_one_clear_line(tmp_path: Path) -> None:
 def test_a_log_that_takes_no_line_does_not_keep_a_hanging_process(tmp_path: Path) -> None:
     process = subprocess.Popen(["sleep", "60"])
     end(process.pid, service="minio", silent_s=31, fault="", log_path=str(tmp_path / "absent" / "log"))
-    assert process.wait(timeout=10) == -signal.SIGKILL
+    assert process.wait(timeout=40) == -signal.SIGKILL

@@ -73,7 +73,7 @@ class FakeBroker:
 
     def _serve(self) -> None:
         connection, _ = self._listener.accept()
-        connection.settimeout(5)
+        connection.settimeout(40)
         with connection:
             step, first, nonce = 0, "", ""
             while request := self._request(connection):
@@ -185,7 +185,7 @@ def test_a_peer_that_is_no_broker_is_told(fake: Callable[..., FakeBroker]) -> No
     thread = threading.Thread(target=web_server)
     thread.start()
     with (
-        Broker("127.0.0.1", listener.getsockname()[1], timeout_s=5) as broker,
+        Broker("127.0.0.1", listener.getsockname()[1], timeout_s=40) as broker,
         pytest.raises(RuntimeError, match="not a Kafka broker"),
     ):
         broker.ask(3, 1, b"")

@@ -30,7 +30,7 @@ def server(
                 for part in answers:
                     peer.sendall(part)
                 if not close:
-                    done.wait(10)
+                    done.wait(40)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -38,7 +38,7 @@ def server(
             yield listening.getsockname()
         finally:
             done.set()
-            thread.join(10)
+            thread.join(40)
     assert heard == [HTTP2_HELLO]
 
 
@@ -46,7 +46,7 @@ def server(
 def test_a_server_that_greets_is_there(parts: tuple[bytes, ...]) -> None:
     heard: list[bytes] = []
     with server(*parts, heard=heard) as address:
-        check_connect(address, timeout_s=5.0)
+        check_connect(address, timeout_s=30.0)
     assert heard == [HTTP2_HELLO]
 
 
@@ -61,11 +61,11 @@ def test_a_frozen_process_behind_an_open_port_is_seen() -> None:
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", SETTINGS[:8]])
 def test_another_server_on_the_port_is_refused(answer: bytes) -> None:
     with server(answer) as address, pytest.raises(RuntimeError, match="does not speak as a Spark Connect"):
-        check_connect(address, timeout_s=5.0)
+        check_connect(address, timeout_s=30.0)
 
 
 def test_nobody_on_the_port_is_said() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = listening.getsockname()
-    with pytest.raises(RuntimeError, match="refused"):
-        check_connect(address, timeout_s=1.0)
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # and does not listen
+        with pytest.raises(RuntimeError, match="refused"):
+            check_connect(bound.getsockname(), timeout_s=30.0)

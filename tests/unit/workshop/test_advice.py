@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,11 @@ CELLS = {
 
 
 @pytest.fixture
-def nobody() -> str:
+def nobody() -> Iterator[str]:
+    """An address of which nothing answers: it is bound, and nobody listens."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{one.getsockname()[1]}"
+        yield f"http://127.0.0.1:{one.getsockname()[1]}"
 
 
 SHELL = """
