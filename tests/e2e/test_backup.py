@@ -39,6 +39,19 @@ while not enough.is_set():
 print("sent", sent)
 """
 
+# Two commits a second thin the snapshot in the backup away within a minute, unless a reader's tag keeps it.
+PIN = """
+from tarn.cli.clients.lake import RestLake
+from tarn.cli.settings import Settings, load_secrets
+
+settings = Settings.read()
+table = RestLake(settings, load_secrets(settings.secrets_dir))._catalog.load_table("ops.canary")
+with table.manage_snapshots() as manage:
+    ACTION
+"""
+PINNED = 'manage.create_tag(table.current_snapshot().snapshot_id, "tarn-reader-backup-test")'
+LOOSE = 'manage.remove_tag("tarn-reader-backup-test")'
+
 SUMS = """
 import json
 import pandas as pd
@@ -107,7 +120,17 @@ def copy(stack: Stack) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="module")
-def taken(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pinned(stack: Stack) -> Iterator[None]:
+    """The table that rows arrive in keeps its history."""
+    made = stack.one_shot("cli", PIN.replace("ACTION", PINNED))
+    assert made.code == 0, made.text
+    yield
+    gone = stack.one_shot("cli", PIN.replace("ACTION", LOOSE))
+    assert gone.code == 0, gone.text
+
+
+@pytest.fixture(scope="module")
+def taken(stack: Stack, pinned: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A backup taken while rows arrived, and the lake's state in the meantime."""
     file = tmp_path_factory.mktemp("backup") / "lake.tar"
     command = ["docker", "compose", "run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli"]

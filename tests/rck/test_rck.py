@@ -8,7 +8,6 @@ tables at `file:/tmp/…`: on the lake in the store those tests could only be re
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 import urllib.request
@@ -23,6 +22,7 @@ from tarn.adapters.store import FileStore
 from tarn.core.naming import WarehouseLayout
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.testing.server import serving
+from tarn_testkit.started import free_ports
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -178,9 +178,7 @@ def test_the_kit_passes_but_for_what_is_listed(
 def reference_port(folders: tuple[Path, Path]) -> Iterator[int]:
     """The port of the reference server over the folder."""
     name = f"tarn-reference-{TAG}-{os.getpid()}"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = int(free_ports(["reference"])["reference"])
     server = {"REST_PORT": str(port), "WAREHOUSE": "/tmp/warehouse", "URI": "jdbc:sqlite:/tmp/catalog.db"}
     image = built(REFERENCE_IMAGE, "-f", str(ROOT / "catalog/reference/Dockerfile"), str(ROOT))
     command = ["docker", "run", "--rm", "--detach", "--name", name, "--network=host", "--entrypoint", "java"]

@@ -21,7 +21,7 @@ from tests.integration.catalog.conftest import REPOSITORY, Serve, StoreServer, w
 from tests.support.healthy import await_health
 
 SUITE = "tests/contract/catalog/test_pyiceberg.py"
-SUITE_TIMEOUT_S = 300
+SUITE_TIMEOUT_S = 600
 BUILD_TIMEOUT_S = 900
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 INSIDE = "it looks behind the REST interface"

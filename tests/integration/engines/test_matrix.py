@@ -158,7 +158,7 @@ TURN_OF = one_after_the_other(TABLES, "a client no longer reads what one of seve
 CELLS = [(table, step, reader) for table in TABLES for step in steps(table) for reader in READERS]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
     ("table", "step", "reader"),
     [pytest.param(*cell, id=" > ".join(cell), marks=TURN_OF[cell[0]]) for cell in CELLS],
