@@ -27,6 +27,7 @@ PORTS_FILE = project.STATE_DIR / "test-ports.json"
 UP_TIMEOUT_S = 900
 ENGINE_S = 120
 """Until the engine has answered a question: it may be busy with images and with the disk."""
+STARTED_AGAIN_S = 60
 FAULT_ECHO_S = 20
 HEALTHY_WITHIN_S = 180
 TIMESTAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* ?(.*)$")
@@ -229,16 +230,29 @@ class Stack:
 
     def signal_application(self, service: str, signal_name: str) -> None:
         """Send a signal to the application of a service: to the children of the container's init."""
+        before = self.inspect(service)["State"]["StartedAt"]
         code = (
             "import os, pathlib, signal\n"
             "for p in pathlib.Path('/proc').glob('[0-9]*/stat'):\n"
-            "    ppid = p.read_text().rpartition(')')[2].split()[1]\n"
+            "    try:\n"
+            "        ppid = p.read_text().rpartition(')')[2].split()[1]\n"
+            "    except OSError:\n"
+            "        continue\n"
             "    if ppid == '1':\n"
-            f"        os.kill(int(p.parent.name), signal.{signal_name}); print('sent', p.parent.name)\n"
+            "        print('sent', p.parent.name, flush=True)\n"
+            f"        os.kill(int(p.parent.name), signal.{signal_name})\n"
         )
-        # The container may end with its application before this process: its exit code says nothing then.
+        # The container may end with its application before this process: neither its exit code nor a lack of
+        # output says anything then.
         answer = self.inside(service, "python3", "-c", code)
-        assert "sent" in answer.text, f"{service}: no application under its init process\n{answer.text}"
+        if "sent" not in answer.text and signal_name == "SIGKILL":
+            eventually(
+                lambda: self.inspect(service)["State"]["StartedAt"] != before,
+                timeout_s=STARTED_AGAIN_S,
+                what=f"{service} is killed; the program that does it said: {answer.text}",
+            )
+        else:
+            assert "sent" in answer.text, f"{service}: no application under its init process\n{answer.text}"
 
     @contextlib.contextmanager
     def fault(self) -> Iterator[None]:
