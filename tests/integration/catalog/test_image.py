@@ -18,6 +18,7 @@ from pyiceberg.catalog import load_catalog
 from tests.integration.catalog.conftest import BUCKET, REPOSITORY, Serve, Server, health
 from tests.integration.minio.conftest import eventually
 from tests.support.healthy import await_health
+from tests.support.inside import said_inside
 
 WRITTEN_S = 780
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "who": ["a", "b", "c"]})
@@ -135,18 +136,19 @@ def test_health_is_true(serve: Serve) -> None:
 
 def test_it_does_not_start_without_its_secrets(serve: Serve) -> None:
     (server,) = serve(1)
-    code, output = server.container.exec(["env", "TARN_SECRETS_DIR=/nowhere", "tarn-catalog"])
+    container = server.container.get_wrapped_container()
+    code, output = said_inside(container, ["env", "TARN_SECRETS_DIR=/nowhere", "tarn-catalog"])
     assert code == 1
     assert b"/nowhere/principals.json" in output
     assert b"run the init service" in output
-    code, output = server.container.exec(["env", "TARN_BUCKET=A", "TARN_S3_ENDPOINT=minio", "tarn-catalog"])
+    code, output = said_inside(container, ["env", "TARN_BUCKET=A", "TARN_S3_ENDPOINT=minio", "tarn-catalog"])
     assert code == 1
     assert b"TARN_BUCKET" in output
     assert b"TARN_S3_ENDPOINT is 'minio', allowed: http or https, a host and a port" in output
-    code, output = server.container.exec(["tarn-catalog"])
+    code, output = said_inside(container, ["tarn-catalog"])
     assert code == 1
     assert b"Cannot listen on 0.0.0.0:8181: Address already in use" in output
-    code, output = server.container.exec(["id"])
+    code, output = said_inside(container, ["id"])
     assert output.startswith(b"uid=10005(catalog)")
 
 

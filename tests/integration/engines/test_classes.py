@@ -6,13 +6,14 @@ import pytest
 from testcontainers.core.container import DockerContainer
 
 from tests.integration.engines.conftest import Trino
+from tests.support.inside import said_inside
 
 MAPPED = ["sh", "-c", "cat /proc/[0-9]*/maps | grep -o '[^ ]*classes.jsa' | sort -u"]
 
 
 def mapped(container: DockerContainer) -> list[str]:
     """The class archives mapped by the processes of the container, including the JVM's own."""
-    return container.exec(MAPPED).output.decode().split()
+    return said_inside(container.get_wrapped_container(), MAPPED).output.decode().split()
 
 
 @pytest.mark.in_turn(2, "Trino starts without its archive of classes, and slower")

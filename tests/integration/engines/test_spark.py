@@ -13,6 +13,7 @@ from testcontainers.core.container import DockerContainer
 
 from tarn.adapters import spark_remote
 from tests.integration.engines.conftest import Lake, Trino
+from tests.support.inside import said_inside
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +132,9 @@ def test_no_way_of_looking_shows_a_secret(
 
 
 def test_the_settings_with_secrets_are_the_servers_alone(spark_server: DockerContainer) -> None:
-    code, output = spark_server.exec(["stat", "-c", "%a %u", "/tmp/spark-conf/spark-defaults.conf"])
+    code, output = said_inside(
+        spark_server.get_wrapped_container(), ["stat", "-c", "%a %u", "/tmp/spark-conf/spark-defaults.conf"]
+    )
     assert (code, output.decode().split()) == (0, ["600", "10004"])
 
 
@@ -163,5 +166,5 @@ def test_python_runs_in_the_server(spark_server: DockerContainer) -> None:
         "f = udf(lambda x: x + 1, 'long'); "
         "print(s.range(100).select(f('id').alias('a')).agg({'a': 'sum'}).collect()[0][0]); s.stop()"
     )
-    code, output = spark_server.exec(["python", "-c", script])
+    code, output = said_inside(spark_server.get_wrapped_container(), ["python", "-c", script])
     assert (code, output.decode().split()[-1]) == (0, "5050")

@@ -12,6 +12,7 @@ from testcontainers.core.container import DockerContainer
 from tarn.adapters import spark_remote
 from tests.integration.engines.conftest import Lake
 from tests.integration.minio.conftest import eventually
+from tests.support.inside import said_inside
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def one(spark: SparkSession, sql: str) -> tuple[Any, ...]:
 
 def clients_of_the_catalog(server: DockerContainer) -> int:
     """Number of connections to the catalog held by the server, open or half closed."""
-    code, output = server.exec(["cat", "/proc/net/tcp", "/proc/net/tcp6"])
+    code, output = said_inside(server.get_wrapped_container(), ["cat", "/proc/net/tcp", "/proc/net/tcp6"])
     assert code == 0
     rows = [row.split() for row in output.decode().splitlines()]
     return sum(1 for row in rows if len(row) > 3 and row[2].endswith(f":{8181:04X}"))
@@ -59,7 +60,11 @@ def test_sessions_that_ended_leave_nothing_behind(
     for _ in range(sessions):
         visit()
     assert clients_of_the_catalog(spark_server) < connections + sessions // 2
-    names = spark_server.exec(["sh", "-c", "cat /proc/[0-9]*/task/[0-9]*/comm"]).output.decode().split()
+    names = (
+        said_inside(spark_server.get_wrapped_container(), ["sh", "-c", "cat /proc/[0-9]*/task/[0-9]*/comm"])
+        .output.decode()
+        .split()
+    )
     assert names.count("rest-metrics-re") == 0
 
 

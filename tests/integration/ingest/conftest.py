@@ -28,6 +28,7 @@ from tarn_testkit.started import free_ports
 from tests.support.compose import SERVICES
 from tests.support.healthy import ENDED_WITHIN_S, HEALTHY_WITHIN_S, await_health, health_of, said_by
 from tests.support.images import image
+from tests.support.inside import said_inside
 
 with warnings.catch_warnings():
     # kafka-python reads its message schemas with a function that is deprecated in Python 3.11.
@@ -114,7 +115,7 @@ class Disk:
 
     def free_bytes(self) -> int:
         code = "import os; s = os.statvfs('/data'); print(s.f_bavail * s.f_frsize)"
-        return int(self.holder.exec(["python", "-c", code]).output)
+        return int(said_inside(self.holder.get_wrapped_container(), ["python", "-c", code]).output)
 
     def _run(self, script: str, code: int) -> None:
         done = self.holder.exec(["sh", "-c", script])

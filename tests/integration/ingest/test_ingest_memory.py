@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Operation
 
 from tarn.core.small_files import EVERY_S
 from tests.integration.ingest.conftest import SPEC, Ingest, Stack, eventually, serving
+from tests.support.inside import said_inside
 
 PARTITIONS = 4
 SIZES = (200, 1_700, 1_700, 1_700, 1_700, 1_700, 1_700, 40_000)
@@ -39,7 +40,7 @@ def value(number: int) -> bytes:
 
 def peak_mib(ingest: Ingest) -> int:
     """The most that the service's process had resident, in MiB."""
-    status = ingest.container.exec(["sh", "-c", "cat /proc/[0-9]*/status"]).output.decode()
+    status = said_inside(ingest.wrapped, ["sh", "-c", "cat /proc/[0-9]*/status"]).output.decode()
     return max(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) // 1024
 
 

@@ -23,6 +23,7 @@ from tarn.probe.kafka import Broker as Bare
 from tests.integration.kafka.conftest import OLD, Broker, eventually, running
 from tests.support.healthy import ENDED_WITHIN_S, HEALTHY_WITHIN_S
 from tests.support.images import image
+from tests.support.inside import said_inside
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", OLD, DeprecationWarning)
@@ -128,7 +129,7 @@ def test_the_loopback_of_the_container_is_no_back_door(broker: Broker) -> None:
         "        except (RuntimeError, OSError) as e:\n"
         "            print(port, api, 'closed', e)\n"
     )
-    said = broker.container.exec_run(["python3", "-c", code]).output.decode().splitlines()
+    said = said_inside(broker.container, ["python3", "-c", code]).output.decode().splitlines()
     assert len(said) == 4, said
     assert all(" closed " in line and "timed out" not in line for line in said), said
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.kafka.conftest import OLD, Broker
 from tests.support.healthy import ENDED_WITHIN_S
+from tests.support.inside import said_inside
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", OLD, DeprecationWarning)
@@ -26,7 +27,7 @@ RECORDS = 2_000
 
 
 def pid_of(broker: Broker) -> str:
-    found = broker.container.exec_run(["sh", "-c", "grep -lx java /proc/[0-9]*/comm"]).output.decode()
+    found = said_inside(broker.container, ["sh", "-c", "grep -lx java /proc/[0-9]*/comm"]).output.decode()
     return re.findall(r"\d+", found)[0]
 
 
@@ -48,21 +49,23 @@ def test_no_topic_is_made_by_naming_it(broker: Broker) -> None:
 
 
 def test_it_runs_as_nobody_special_on_a_root_it_cannot_write(broker: Broker) -> None:
-    assert broker.container.exec_run(["id"]).output.decode().startswith("uid=10002(kafka)")
-    code, said = broker.container.exec_run(["sh", "-c", "echo x > /opt/kafka/x"])
+    assert said_inside(broker.container, ["id"]).output.decode().startswith("uid=10002(kafka)")
+    code, said = said_inside(broker.container, ["sh", "-c", "echo x > /opt/kafka/x"])
     assert code != 0
     assert b"Read-only file system" in said
 
 
 def test_it_uses_the_archive_of_classes_of_its_image(broker: Broker) -> None:
     look = "cat /proc/[0-9]*/maps | grep -o '[^ ]*classes.jsa' | sort -u"
-    assert "/opt/kafka/classes.jsa" in broker.container.exec_run(["sh", "-c", look]).output.decode().split()
+    assert (
+        "/opt/kafka/classes.jsa" in said_inside(broker.container, ["sh", "-c", look]).output.decode().split()
+    )
 
 
 def test_the_controller_listens_for_nobody_else(broker: Broker) -> None:
     listening = set()
     for table in ("tcp", "tcp6"):
-        rows = broker.container.exec_run(["cat", f"/proc/net/{table}"]).output.decode().splitlines()[1:]
+        rows = said_inside(broker.container, ["cat", f"/proc/net/{table}"]).output.decode().splitlines()[1:]
         for row in rows:
             fields = row.split()
             if fields[3] == "0A":
@@ -83,14 +86,14 @@ def test_a_frozen_broker_is_unhealthy_in_time_and_healthy_again(broker: Broker) 
 
 
 def test_a_kill_loses_no_acknowledged_record_and_keeps_the_log(broker: Broker) -> None:
-    before = broker.container.exec_run(["cat", "/data/log/meta.properties"]).output
+    before = said_inside(broker.container, ["cat", "/data/log/meta.properties"]).output
     broker.make_topic("killed")
     records = [f"row {number}".encode() for number in range(RECORDS)]
     assert broker.send("killed", records) == RECORDS
     broker.container.kill("SIGKILL")
     broker.container.start()
     broker.await_health("healthy")
-    assert broker.container.exec_run(["cat", "/data/log/meta.properties"]).output == before
+    assert said_inside(broker.container, ["cat", "/data/log/meta.properties"]).output == before
     assert sorted(broker.read("killed")) == sorted(records)
 
 

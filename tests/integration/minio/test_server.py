@@ -22,6 +22,7 @@ from tarn.probe.runner import Limits
 from tests.integration.minio.conftest import Server, hardened, write_secrets
 from tests.integration.minio.requests_by_hand import send, sign
 from tests.support.healthy import ENDED_WITHIN_S
+from tests.support.inside import said_inside
 
 UNHEALTHY_WITHIN_S = 60.0
 RACERS = 12
@@ -58,7 +59,7 @@ def test_an_object_of_up_to_a_mebibyte_is_one_file_on_the_drive(
     finally:
         answer.close()
     container = server.container.get_wrapped_container()
-    found = container.exec_run(["find", f"/data/{bucket}/of-{size}", "-type", "f", "-printf", "%f\n"])
+    found = said_inside(container, ["find", f"/data/{bucket}/of-{size}", "-type", "f", "-printf", "%f\n"])
     assert sorted(found.output.decode().split()) == files
     assert "inline block" not in container.logs().decode(), "the server's warning of it is patched out"
 
@@ -110,7 +111,7 @@ def test_the_root_secret_is_in_no_description_of_the_container(server: Server) -
     inside = (
         "for p in /proc/[0-9]*; do tr '\\0' '\\n' < $p/environ; tr '\\0' '\\n' < $p/cmdline; done 2>/dev/null"
     )
-    found = wrapped.exec_run(["sh", "-c", inside]).output.decode()
+    found = said_inside(wrapped, ["sh", "-c", inside]).output.decode()
     assert "MINIO_BROWSER=off" in found
     assert server.password not in found
     assert server.user not in found
@@ -118,12 +119,12 @@ def test_the_root_secret_is_in_no_description_of_the_container(server: Server) -
 
 def test_it_runs_as_nobody_special_on_a_root_it_cannot_write(server: Server) -> None:
     wrapped = server.container.get_wrapped_container()
-    status, who = wrapped.exec_run(["id"])
+    status, who = said_inside(wrapped, ["id"])
     assert (status, who.decode().split()[0]) == (0, "uid=10001(minio)")
-    code, said = wrapped.exec_run(["sh", "-c", "echo x > /usr/local/bin/x"])
+    code, said = said_inside(wrapped, ["sh", "-c", "echo x > /usr/local/bin/x"])
     assert code != 0
     assert b"Read-only file system" in said
-    caps = wrapped.exec_run(["sh", "-c", "grep CapEff /proc/1/status"]).output.decode().split()
+    caps = said_inside(wrapped, ["sh", "-c", "grep CapEff /proc/1/status"]).output.decode().split()
     assert caps == ["CapEff:", "0000000000000000"]
 
 
@@ -203,7 +204,9 @@ def test_each_store_user_may_do_what_the_table_says(server: Server) -> None:
 def test_a_frozen_server_is_unhealthy_in_time_and_healthy_again(server: Server) -> None:
     wrapped = server.container.get_wrapped_container()
     assert server.health() == "healthy"
-    pid = wrapped.exec_run(["sh", "-c", "pidof minio || grep -lx minio /proc/[0-9]*/comm"]).output.decode()
+    pid = said_inside(
+        wrapped, ["sh", "-c", "pidof minio || grep -lx minio /proc/[0-9]*/comm"]
+    ).output.decode()
     number = re.findall(r"\d+", pid)[0]
     assert wrapped.exec_run(["sh", "-c", f"kill -STOP {number}"]).exit_code == 0
     server.await_health("unhealthy", UNHEALTHY_WITHIN_S)
