@@ -92,11 +92,10 @@ def doors(stack: Stack) -> dict[tuple[str, int], tuple[str, int]]:
     """
     found = {}
     for service in LONG_RUNNING:
-        answer = stack.inside(service, "python3", "-c", LISTENING)
-        assert answer.code == 0, answer.text
+        listening = json.loads(stack.said_inside(service, "python3", "-c", LISTENING).splitlines()[-1])
         networks = stack.inspect(service)["NetworkSettings"]["Networks"]
         for network in networks.values():
-            for port in json.loads(answer.text.splitlines()[-1]):
+            for port in listening:
                 found[network["IPAddress"], port] = (service, port)
     return found
 
@@ -202,9 +201,9 @@ def test_no_secret_is_seen_where_it_does_not_belong(stack: Stack) -> None:
         if service in ("init", "bootstrap"):
             continue
         own = set().union(*(found for name, found in secrets.items() if name.startswith(f"{service}/")))
-        lives = stack.inside(
+        lives = stack.said_inside(
             service, "sh", "-c", "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null"
-        ).text
+        )
         assert not [s for s in everything - own if s in lives], f"{service}: another's secret in a process"
     pages = [f"http://127.0.0.1:{stack.ports['TARN_PORT_INGEST']}/status"]
     pages.append(f"http://127.0.0.1:{stack.ports['TARN_PORT_TRINO']}/v1/info")

@@ -64,7 +64,7 @@ def test_the_running_containers_are_as_the_file_says(stack: Stack) -> None:
         assert host["ReadonlyRootfs"] is True, service
         assert 0 < host["PidsLimit"] <= pids_max(service), service
         assert 0 < host["Memory"] <= 4 << 30, service
-        user = stack.inside(service, "id", "-u").text.strip()
+        user = stack.said_inside(service, "id", "-u").strip()
         assert user not in ("", "0"), f"{service} runs as root"
         for bindings in (found["NetworkSettings"]["Ports"] or {}).values():
             for binding in bindings or []:
@@ -74,7 +74,7 @@ def test_the_running_containers_are_as_the_file_says(stack: Stack) -> None:
 def test_users_are_those_of_the_reference(stack: Stack) -> None:
     wanted = {name: uid for name, uid in reference.uids().items() if name in LONG_RUNNING}
     assert set(wanted) == set(LONG_RUNNING)
-    assert {name: int(stack.inside(name, "id", "-u").text) for name in wanted} == wanted
+    assert {name: int(stack.said_inside(name, "id", "-u")) for name in wanted} == wanted
 
 
 def test_ports_are_those_of_the_reference() -> None:

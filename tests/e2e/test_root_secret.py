@@ -51,7 +51,7 @@ def test_every_secret_file_is_its_consumers_alone(stack: Stack) -> None:
     for service in sorted(set(LONG_RUNNING) & set(UIDS)):
         listed = stack.inside(service, "find", "/run/tarn/secrets", "-type", "f", "-printf", "%m %U %f\n")
         assert listed.code == 0, listed.text
-        uid = stack.inside(service, "id", "-u").text.strip()
+        uid = stack.said_inside(service, "id", "-u").strip()
         rows = [row.split() for row in listed.text.splitlines()]
         assert {name for _, _, name in rows} == set(files_of(service)), service
         for mode, owner, name in rows:

@@ -136,8 +136,8 @@ def test_the_token_is_in_two_secret_files_and_nowhere_else(stack: Stack, token: 
 
 
 def test_the_secrets_of_others_are_not_in_the_container(stack: Stack) -> None:
-    listed = stack.inside("jupyter", "find", "/run/tarn/secrets", "-type", "f", "-printf", "%f\n")
-    assert sorted(listed.text.split()) == [
+    listed = stack.said_inside("jupyter", "find", "/run/tarn/secrets", "-type", "f", "-printf", "%f\n")
+    assert sorted(listed.split()) == [
         "catalog_credential",
         "jupyter_token",
         "kafka_password",
@@ -146,7 +146,7 @@ def test_the_secrets_of_others_are_not_in_the_container(stack: Stack) -> None:
         "s3_secret_access_key",
         "spark_token",
     ]
-    environment = stack.inside("jupyter", "sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n'").text
+    environment = stack.said_inside("jupyter", "sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n'")
     names = {line.partition("=")[0] for line in environment.splitlines()}
     assert not [n for n in names if "TOKEN" in n or "SECRET_ACCESS" in n or "PASSWORD" in n]
 

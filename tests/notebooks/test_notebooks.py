@@ -101,8 +101,8 @@ def require_facts(name: str, book: Book) -> None:
 
 def test_every_notebook_is_in_the_image_as_it_is_in_the_repository(stack: Stack) -> None:
     for name in (*(path.name for path in FILES), "start.md"):
-        answer = stack.inside("jupyter", "cat", f"/notebooks/tarn/{name}")
-        assert answer.text == (FOLDER / name).read_text(encoding="utf-8"), name
+        text = stack.said_inside("jupyter", "cat", f"/notebooks/tarn/{name}")
+        assert text == (FOLDER / name).read_text(encoding="utf-8"), name
 
 
 def require_verdicts(book: Book, wanted: Expected) -> None:

@@ -37,10 +37,8 @@ def holders(stack: Stack, service: str, secret: str) -> list[str]:
     found = [name for name, body in mounted_files(stack, service).items() if needle in body]
     if secret in json.dumps(stack.inspect(service)):
         found.append("docker inspect")
-    if (
-        secret
-        in stack.inside(service, "sh", "-c", "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null").text
-    ):
+    lives = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null"
+    if secret in stack.said_inside(service, "sh", "-c", lives):
         found.append("a process's environment or arguments")
     if secret in run(["docker", "logs", stack.container(service)], timeout_s=ENGINE_S).text:
         found.append("the log")

@@ -28,6 +28,7 @@ UP_TIMEOUT_S = 900
 ENGINE_S = 120
 """Until the engine has answered a question: it may be busy with images and with the disk."""
 STARTED_AGAIN_S = 60
+SAID_TIMES_MAX = 5
 FAULT_ECHO_S = 20
 HEALTHY_WITHIN_S = 180
 TIMESTAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* ?(.*)$")
@@ -198,6 +199,18 @@ class Stack:
     def inside(self, service: str, *words: str, timeout_s: float = ENGINE_S) -> Answer:
         """Run a program inside a running service's container, as the service's user."""
         return run(["docker", "exec", self.container(service), *words], timeout_s=timeout_s)
+
+    def said_inside(self, service: str, *words: str) -> str:
+        """The output of a program as by `inside` that changes nothing and has something to say.
+
+        Raises:
+            AssertionError: it said nothing, run again too: of a quick one the engine can lose the output.
+        """
+        for _ in range(SAID_TIMES_MAX):
+            answer = self.inside(service, *words)
+            if answer.text.strip():
+                return answer.text
+        raise AssertionError(f"{service}: {' '.join(words)} says nothing; exit code {answer.code}")
 
     def query(self, sql: str) -> list[list[Any]]:
         """The rows that Trino returns; none while a table does not exist."""
