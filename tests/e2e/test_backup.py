@@ -116,7 +116,7 @@ def copy(stack: Stack) -> Iterator[Stack]:
         yield other
     finally:
         other.script("down", "--purge", "--yes", timeout_s=180)
-        run(["docker", "image", "rm", *tags.values()], timeout_s=60)
+        run(["docker", "image", "rm", *tags.values()], timeout_s=ENGINE_S)
 
 
 @pytest.fixture(scope="module")
@@ -189,14 +189,14 @@ def test_the_copy_is_whole_and_has_the_same_rows(stack: Stack, copy: Stack, take
 def test_a_backup_that_is_cut_short_is_refused(copy: Stack, taken: Path, tmp_path: Path) -> None:
     part = tmp_path / "part.tar"
     part.write_bytes(taken.read_bytes()[:-2000])
-    answer = copy.script("tarn", "restore", str(part), timeout_s=60)
+    answer = copy.script("tarn", "restore", str(part), timeout_s=240)
     assert answer.code == 2, answer.text
     assert "is cut short, or no backup" in answer.text
     assert "Nothing was changed" in answer.text
 
 
 def test_a_lake_in_use_is_not_restored_into(stack: Stack, taken: Path) -> None:
-    answer = stack.script("tarn", "restore", str(taken), timeout_s=60)
+    answer = stack.script("tarn", "restore", str(taken), timeout_s=240)
     assert answer.code == 1, answer.text
     assert re.search(r"this stack runs \(.*catalog.*\), and a restore needs an empty lake", answer.text)
     assert "scripts/down --purge" in answer.text

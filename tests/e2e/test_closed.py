@@ -16,7 +16,7 @@ from tests.support.compose import SERVICES
 from tests.support.flights import host_env
 from tests.support.needs import needs
 from tests.support.secrets import secret_values
-from tests.support.stack import LONG_RUNNING, Stack, run
+from tests.support.stack import ENGINE_S, LONG_RUNNING, Stack, run
 
 LISTENING = """
 import json, pathlib
@@ -55,7 +55,7 @@ def get(url: str, method: str = "GET", body: bytes | None = None) -> int:
     """The status of a response, errors included."""
     request = urllib.request.Request(url, method=method, data=body)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:
@@ -196,7 +196,7 @@ def test_no_secret_is_seen_where_it_does_not_belong(stack: Stack) -> None:
     assert all(len(secret) >= 20 for secret in everything)
     for service in (*LONG_RUNNING, "init", "bootstrap"):
         shown = json.dumps(stack.inspect(service))
-        shown += run(["docker", "logs", stack.container(service)], timeout_s=60).text
+        shown += run(["docker", "logs", stack.container(service)], timeout_s=ENGINE_S).text
         assert not [s for s in everything if s in shown], f"{service}: docker inspect or its log"
         if service in ("init", "bootstrap"):
             continue
@@ -209,6 +209,6 @@ def test_no_secret_is_seen_where_it_does_not_belong(stack: Stack) -> None:
     pages.append(f"http://127.0.0.1:{stack.ports['TARN_PORT_TRINO']}/v1/info")
     pages.append(f"http://127.0.0.1:{stack.ports['TARN_PORT_SPARK_UI']}/environment/")
     for page in pages:
-        with urllib.request.urlopen(page, timeout=30) as opened:
+        with urllib.request.urlopen(page, timeout=60) as opened:
             told = opened.read().decode(errors="replace")
         assert not [s for s in everything if s in told], page

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.e2e.test_gateway import Doors, doors, ids, sql, usable
-from tests.support.stack import Stack, eventually, run
+from tests.support.stack import ENGINE_S, Stack, eventually, run
 
 __all__ = ("doors",)
 
@@ -112,8 +112,8 @@ def test_each_row_is_there_once_when_the_gateway_is_killed_under_load(
         try:
             for _ in range(KILLS):
                 time.sleep(2)
-                assert run(["docker", "kill", stack.container("gateway")], timeout_s=60).code == 0
-                assert run(["docker", "start", stack.container("gateway")], timeout_s=60).code == 0
+                assert run(["docker", "kill", stack.container("gateway")], timeout_s=ENGINE_S).code == 0
+                assert run(["docker", "start", stack.container("gateway")], timeout_s=ENGINE_S).code == 0
                 usable(stack, doors)
         finally:
             enough.set()

@@ -8,7 +8,7 @@ import pytest
 
 from tarn.core.credentials import UIDS, files_of
 from tests.support.secrets import holders
-from tests.support.stack import LONG_RUNNING, Stack, run
+from tests.support.stack import ENGINE_S, LONG_RUNNING, Stack, run
 
 READ_ROOT = (
     "import json, pathlib\n"
@@ -44,7 +44,9 @@ def test_minio_and_bootstrap_do_not_show_it(stack: Stack, root: tuple[str, str])
     for service in ("minio", "bootstrap", "init"):
         for secret in root:
             assert secret not in json.dumps(stack.inspect(service)), service
-            assert secret not in run(["docker", "logs", stack.container(service)], timeout_s=60).text, service
+            assert secret not in run(["docker", "logs", stack.container(service)], timeout_s=ENGINE_S).text, (
+                service
+            )
 
 
 def test_every_secret_file_is_its_consumers_alone(stack: Stack) -> None:

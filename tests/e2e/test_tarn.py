@@ -115,7 +115,7 @@ def paused(stack: Stack, *services: str) -> Iterator[None]:
         return all(state(service) == "paused" for service in services)
 
     try:
-        eventually(pause, timeout_s=60, what=f"paused: {', '.join(services)}")
+        eventually(pause, timeout_s=180, what=f"paused: {', '.join(services)}")
         yield
     finally:
         for service in services:

@@ -80,7 +80,7 @@ def second(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         script(root, "down", "--purge", "--yes", timeout_s=300)
         tags = [tag for tag in images() if tag.endswith(f":{name}")]
         if tags:
-            run(["docker", "image", "rm", *tags], timeout_s=60)
+            run(["docker", "image", "rm", *tags], timeout_s=ENGINE_S)
         shutil.rmtree(root, ignore_errors=True)
 
 

@@ -70,7 +70,7 @@ def test_up_works_offline(stack: Stack) -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("network namespaces are Linux's")
     unshare = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
-    routes = run([*unshare, "cat", "/proc/net/route"], timeout_s=60)
+    routes = run([*unshare, "cat", "/proc/net/route"], timeout_s=ENGINE_S)
     assert routes.code == 0, routes.text
     assert routes.text.splitlines()[1:] == [], "the namespace still has a route: this would prove nothing"
     command = [*unshare, "scripts/up", "--pull", "never"]
@@ -197,7 +197,7 @@ def test_the_stated_needs_are_not_larger_than_this_machine_had(stack: Stack) -> 
     """The stack ran here: its current memory is within what scripts/up requires."""
     ids = [stack.container(service) for service in stack.health()]
     assert len(ids) == len(LONG_RUNNING)
-    stats = run(["docker", "stats", "--no-stream", "--format", "{{.MemUsage}}", *ids], timeout_s=60)
+    stats = run(["docker", "stats", "--no-stream", "--format", "{{.MemUsage}}", *ids], timeout_s=ENGINE_S)
     assert stats.code == 0, stats.text
     used_by = re.findall(r"^([\d.]+)([KMG]iB) / ", stats.text, re.MULTILINE)
     assert len(used_by) == len(ids), stats.text

@@ -31,7 +31,7 @@ def doctor(stack: Stack, env: dict[str, str] | None = None) -> dict[str, dict[st
     done = subprocess.run(
         [str(project.ROOT / "scripts/doctor"), "--json"],
         capture_output=True,
-        timeout=120,
+        timeout=240,
         env={**os.environ, **stack.env, **(env or {})},
         check=False,
     )
@@ -77,7 +77,7 @@ def in_volume(stack: Stack, consumer: str, shell: str, stdin: str = "") -> str:
     image = f"tarn/services:{stack.name}"
     command = [*ADD_TO_VOLUME, "--volume", f"{stack.name}_secrets-{consumer}:/s", "--entrypoint", "sh", image]
     done = subprocess.run(
-        [*command, "-c", shell], input=stdin.encode(), capture_output=True, timeout=60, check=True
+        [*command, "-c", shell], input=stdin.encode(), capture_output=True, timeout=ENGINE_S, check=True
     )
     return done.stdout.decode()
 
@@ -144,7 +144,7 @@ def test_a_limit_that_is_too_low_is_out_of_memory(broken: Stack) -> None:
 
     def set_limit(size: int) -> None:
         words = ["docker", "update", "--memory", str(size), "--memory-swap", str(size), identity]
-        assert run(words, timeout_s=60).code == 0
+        assert run(words, timeout_s=ENGINE_S).code == 0
 
     set_limit(256 * 1024 * 1024)
     try:
@@ -153,7 +153,7 @@ def test_a_limit_that_is_too_low_is_out_of_memory(broken: Stack) -> None:
         found = doctor(broken)["oom"]
     finally:
         set_limit(limit)
-        run(["docker", "restart", identity], timeout_s=60)
+        run(["docker", "restart", identity], timeout_s=ENGINE_S)
     assert found["service"] == "ingest"
     assert "its limit is 256 MiB" in found["what"]
     assert "TARN_MEM_INGEST" in found["fix"]
@@ -161,12 +161,14 @@ def test_a_limit_that_is_too_low_is_out_of_memory(broken: Stack) -> None:
 
 def test_a_name_that_cannot_be_resolved_inside_a_container(broken: Stack) -> None:
     network, identity = f"{broken.name}_store", broken.container("ingest")
-    assert run(["docker", "network", "disconnect", network, identity], timeout_s=60).code == 0
+    assert run(["docker", "network", "disconnect", network, identity], timeout_s=ENGINE_S).code == 0
     try:
         found = doctor(broken)
     finally:
         assert (
-            run(["docker", "network", "connect", "--alias", "ingest", network, identity], timeout_s=60).code
+            run(
+                ["docker", "network", "connect", "--alias", "ingest", network, identity], timeout_s=ENGINE_S
+            ).code
             == 0
         )
     assert "ingest cannot resolve the name minio" in found["dns"]["what"]
@@ -190,7 +192,7 @@ def test_a_host_clock_two_hours_wrong(stack: Stack, monkeypatch: pytest.MonkeyPa
         return "clock" not in [finding.code for finding in found] or len(found) == 1
 
     with suppress(AssertionError):
-        eventually(only_the_clock, timeout_s=60, what="nothing wrong but the clock")
+        eventually(only_the_clock, timeout_s=HEAL_S, what="nothing wrong but the clock")
     assert [finding.code for finding in found] == ["clock"], found
     assert "this machine's clock is 2.0 h ahead of that of the containers" in found[0].what
     assert "the store's answers" in found[0].what
@@ -262,7 +264,7 @@ def test_a_bundle_holds_what_a_helper_needs_and_no_secret(stack: Stack, tmp_path
         assert len(planted) >= 3, "the container's log holds secrets, so that there is something to find"
         answer = stack.script("doctor", "--bundle", str(path), timeout_s=180)
     finally:
-        run(["docker", "rm", "--force", leak], timeout_s=60)
+        run(["docker", "rm", "--force", leak], timeout_s=ENGINE_S)
     assert path.is_file(), answer.text
     with tarfile.open(path) as archive:
         bodies = {}

@@ -97,7 +97,7 @@ def await_age(stack: Stack, services: tuple[str, ...]) -> None:
 
 def signal_main(container: str, name: str) -> None:
     """Signal the service's own process; on SIGKILL the container ends before the reply arrives."""
-    answer = run(["docker", "exec", container, "python3", "-I", "-c", SIGNAL, name], timeout_s=60)
+    answer = run(["docker", "exec", container, "python3", "-I", "-c", SIGNAL, name], timeout_s=ENGINE_S)
     assert answer.code in (0, KILLED_EXIT_CODE), answer.text
 
 
@@ -111,7 +111,7 @@ def use_up_memory(container: str, process: str = "") -> None:
 
 def ends_told(container: str) -> list[dict[str, object]]:
     """Log lines in which the watch reports that it ended the process."""
-    lines = run(["docker", "logs", container], timeout_s=60).text.splitlines()
+    lines = run(["docker", "logs", container], timeout_s=ENGINE_S).text.splitlines()
     return [json.loads(line) for line in lines if "the process is ended" in line]
 
 
@@ -145,7 +145,7 @@ def send_rows(kafka: dict[str, str]) -> list[str]:
             for row in ids
         ]
         for one in sent:
-            one.get(timeout=30)
+            one.get(timeout=120)
     finally:
         producer.close()
     return ids
@@ -346,7 +346,7 @@ def test_a_kernel_of_a_notebook_that_uses_up_all_memory_ends_alone(stack: Stack)
 
     def ask(method: str, path: str) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(
-            "127.0.0.1", int(stack.ports["TARN_PORT_JUPYTER"]), timeout=30
+            "127.0.0.1", int(stack.ports["TARN_PORT_JUPYTER"]), timeout=120
         )
         try:
             connection.request(method, path, headers={"Authorization": f"token {token}"})

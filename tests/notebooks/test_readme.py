@@ -30,7 +30,7 @@ from tests.support.documents import (
     Block,
     to_try,
 )
-from tests.support.stack import Stack, run
+from tests.support.stack import ENGINE_S, Stack, run
 
 README = project.ROOT / "README.md"
 BLOCK_S = 600
@@ -112,7 +112,8 @@ def test_the_readme_works_from_its_first_block_to_its_last(
     assert "Tarn is up" in reader.said[0]
     assert reader.exported["TARN_TRINO_URI"] == f"http://127.0.0.1:{stack.ports['TARN_PORT_TRINO']}"
     left = run(
-        ["docker", "ps", "-q", "--filter", f"label=com.docker.compose.project={stack.name}"], timeout_s=60
+        ["docker", "ps", "-q", "--filter", f"label=com.docker.compose.project={stack.name}"],
+        timeout_s=ENGINE_S,
     )
     assert left.text.split() == [], "the README ends with everything stopped"
 

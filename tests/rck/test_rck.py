@@ -185,7 +185,7 @@ def reference_port(folders: tuple[Path, Path]) -> Iterator[int]:
     command += [f"--user={os.getuid()}:{os.getgid()}", "-v", f"{folders[0]}:/tmp"]
     command += [word for key, value in server.items() for word in ("-e", f"CATALOG_{key}={value}")]
     command += [image, "-cp", "/opt/reference/*", "org.apache.iceberg.rest.RESTCatalogServer"]
-    subprocess.run(command, check=True, timeout=60, capture_output=True)
+    subprocess.run(command, check=True, timeout=180, capture_output=True)
     try:
         until = time.monotonic() + STARTED_WITHIN_S
         while True:

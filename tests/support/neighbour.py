@@ -58,7 +58,7 @@ class Neighbour:
     def reaches(self, targets: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """The addresses that it can connect to."""
         command = ["ip", "netns", "exec", self.name, sys.executable, "-I", "-c", PROBE, json.dumps(targets)]
-        answer = run(command, timeout_s=60)
+        answer = run(command, timeout_s=120)
         assert answer.code == 0, answer.text
         return [(host, port) for host, port in json.loads(answer.text.splitlines()[-1])]
 

@@ -30,7 +30,7 @@ ENGINE_S = 120
 STARTED_AGAIN_S = 60
 SAID_TIMES_MAX = 5
 FAULT_ECHO_S = 20
-HEALTHY_WITHIN_S = 180
+HEALTHY_WITHIN_S = 300
 TIMESTAMP = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* ?(.*)$")
 
 

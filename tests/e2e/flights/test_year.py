@@ -20,7 +20,7 @@ from tarn_host import shell
 
 from tests.support import flights
 from tests.support.containers import LogKeeper, artifacts
-from tests.support.stack import SCRIPTS, Stack, eventually, run
+from tests.support.stack import ENGINE_S, SCRIPTS, Stack, eventually, run
 
 LOAD_S = 900
 KILLED = ("ingest", "catalog", "minio", "kafka", "spark", "pipeline")
@@ -166,5 +166,7 @@ def stop_a_load(stack: Stack, when: Callable[[], bool]) -> None:
         _, told = sending.communicate(timeout=90)
     assert sending.returncode == 130, told[-2_000:]
     assert "Stopped; the next load goes on from here." in told
-    left = run(["docker", "ps", "--all", "--quiet", "--filter", f"name={stack.name}-cli-run"], timeout_s=60)
+    left = run(
+        ["docker", "ps", "--all", "--quiet", "--filter", f"name={stack.name}-cli-run"], timeout_s=ENGINE_S
+    )
     assert (left.code, left.text.strip()) == (0, ""), "its container ended with it"

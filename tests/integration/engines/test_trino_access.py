@@ -188,7 +188,7 @@ def chain(sql: Sql, who: str, statement: str) -> str:
     headers = {"x-trino-user": who, "x-trino-extra-credential": f"secret={sql.secrets[who]}"}
     page = sql.page("/v1/statement", {**headers, "x-trino-catalog": "tarn"}, "POST", statement).json()
     while "nextUri" in page:
-        page = httpx.get(page["nextUri"], timeout=20).json()
+        page = httpx.get(page["nextUri"], timeout=120).json()
     return str(page["error"]["failureInfo"])
 
 

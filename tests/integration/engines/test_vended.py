@@ -64,7 +64,9 @@ def vending(lake: Lake) -> Iterator[Vending]:
         client_id, _, secret = lake.secrets["cli"]["catalog_credential"].partition(":")
         form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret}
         token = httpx.post(f"{where}/v1/oauth/tokens", data=form).json()["access_token"]
-        with httpx.Client(base_url=where, headers={"authorization": f"Bearer {token}"}, timeout=30) as client:
+        with httpx.Client(
+            base_url=where, headers={"authorization": f"Bearer {token}"}, timeout=120
+        ) as client:
             made = Vending(ns=f"vended_{secrets.token_hex(3)}", container=running, client=client)
             made.ask("POST", "/v1/namespaces", {"namespace": [made.ns]})
             yield made

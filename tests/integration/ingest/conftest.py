@@ -163,7 +163,7 @@ class Stack:
             "cat",
             f"/secrets/{name}",
         ]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.strip()
 
     def open(self) -> Catalog:
         """A pyiceberg catalog, as the cli's principal."""

@@ -60,7 +60,7 @@ def test_a_store_without_room_refuses_writes_by_name_and_goes_on_when_there_is_r
     disk.fill()
     try:
         ledger.feed(producer, 500)
-        eventually("ingest names it", lambda: "is full" in json.dumps(ingest.status()), timeout_s=60)
+        eventually("ingest names it", lambda: "is full" in json.dumps(ingest.status()), timeout_s=180)
         assert lake.load_table("bronze.orders").metadata.current_snapshot_id == before, "no half commit"
         assert kept <= set(places(ingest)), "what is there can be read"
         assert lake.load_table("bronze.notes").scan().to_arrow().to_pylist() == [{"n": 1}]
@@ -93,7 +93,7 @@ def test_a_log_without_room_takes_nothing_and_loses_nothing_that_it_took(
     ledger.feed(producer, 500)
     ingest.await_caught_up(ledger.ends(start))
     refused = fill_by_sending(ingest, ledger, disk)
-    eventually("it shows", lambda: health(kafka) != "healthy", timeout_s=60)
+    eventually("it shows", lambda: health(kafka) != "healthy", timeout_s=180)
     disk.free()
     await_health(kafka, what="the broker")
     ledger.feed(producer, 500)

@@ -231,7 +231,7 @@ def test_check_tells_what_is_wrong_with_a_spec(tmp_path: Any, text: str, told: s
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 2, done.stderr

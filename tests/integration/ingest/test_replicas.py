@@ -103,7 +103,7 @@ def test_three_readers_that_are_killed_bring_in_each_row_once_and_announce_each_
         assert (set(found), max(found.values())) == (set(sent), 1)
         assert all(sent[row["_tarn"]["partition"], row["_tarn"]["offset"]] == row["id"] for row in rows)
 
-        eventually("all run", lambda: ingest.status().get("readyReplicas") == 3, timeout_s=60)
+        eventually("all run", lambda: ingest.status().get("readyReplicas") == 3, timeout_s=180)
         status = ingest.status()
         assert (status["replicas"], status["partitions"]) == (3, list(range(PARTITIONS)))
         hours = {f"2026-11-21-{8 + n:02d}" for n in range(HOURS - 1)}

@@ -157,7 +157,7 @@ def test_the_command_line_tells_a_wrong_password(broker: Broker, tmp_path: Path)
         [*command, "tarn", "demo", "replay", "--messages", "1"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 4, done.stderr

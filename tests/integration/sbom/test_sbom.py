@@ -45,7 +45,7 @@ def bill_of(name: str) -> dict[str, Any]:
 def debian_listed(name: str) -> set[str]:
     command = ["docker", "run", "--rm", "--network", "none", "--entrypoint", "cat", image(name)]
     told = subprocess.run(
-        [*command, "/usr/share/tarn/packages.txt"], capture_output=True, text=True, check=True, timeout=60
+        [*command, "/usr/share/tarn/packages.txt"], capture_output=True, text=True, check=True, timeout=240
     )
     rows = (row.split() for row in told.stdout.splitlines())
     return {f"{package.partition(':')[0]} {version}" for package, version in rows}

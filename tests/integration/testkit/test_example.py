@@ -60,8 +60,10 @@ def test_the_example_passes_in_an_environment_of_its_own(home: Path, page: list[
         "import json; from importlib.metadata import distributions as d; "
         "print(json.dumps([x.name for x in d()]))"
     )
-    names = json.loads(typed(f".tarn/kit/bin/python -c '{code}'\n", home, timeout_s=60).text.splitlines()[-1])
+    names = json.loads(
+        typed(f".tarn/kit/bin/python -c '{code}'\n", home, timeout_s=240).text.splitlines()[-1]
+    )
     assert "orders-pipeline" in names
     assert not {"duckdb", "pyspark", "pyspark-client", "testcontainers", "minio", "typer"} & set(names)
-    said = typed(f"{page[1].replace('--tarn-embedded', '--collect-only')}", home, timeout_s=60).text
+    said = typed(f"{page[1].replace('--tarn-embedded', '--collect-only')}", home, timeout_s=240).text
     assert f"the small profile, started when a test first needs it, from {project.ROOT};" in said
