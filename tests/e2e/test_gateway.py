@@ -139,7 +139,7 @@ def test_a_repeat_doubles_nothing_also_after_a_restart(stack: Stack, doors: Door
 
 @pytest.fixture
 def reader(doors: Doors) -> Iterator[tuple[str, str]]:
-    """Name and credential of a principal that goes with the test: while there is one, Trino asks for secrets."""
+    """Name and credential of a principal that goes with the test: with one, Trino asks all to log in."""
     name = f"reader-{uuid.uuid4().hex[:8]}"
     made = doors.admin("POST", "/tarn/v1/principals", {"name": name})
     yield name, f"{made['client-id']}:{made['client-secret']}"
