@@ -18,7 +18,7 @@ from tarn.core.naming import WarehouseLayout, check_path_properties
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.builder import check_format_version
 from tarn_catalog.metadata.field_types import INT_MAX, LONG_MAX
-from tarn_catalog.metadata.schemas import Json, check_bound, check_schema
+from tarn_catalog.metadata.schemas import IDENTIFIERS, Json, check_bound, check_schema
 from tarn_catalog.metadata.snapshots import MAIN, NO_SNAPSHOT, own_ancestor, with_main
 from tarn_catalog.metadata.types import TableMetadata
 
@@ -189,6 +189,8 @@ def _is(value: object, kind: type, *, long: bool = True) -> bool:
 def _check_parts(meta: TableMetadata, format_version: int, location: str) -> None:
     for schema in meta["schemas"]:
         check_schema(schema, format_version, new=False)
+        if schema.get(IDENTIFIERS, ()) is None:
+            raise _bad(location, f"{IDENTIFIERS} of a schema is null, which readers refuse; leave it out")
     schemas = {schema["schema-id"] for schema in meta["schemas"]}
     specs = {spec["spec-id"] for spec in meta["partition-specs"]}
     orders = {order["order-id"] for order in meta["sort-orders"]}

@@ -13,6 +13,7 @@ from typing import cast
 
 from tarn.core import metadata_json
 from tarn.core.errors import OutcomeUnknownError, TarnError
+from tarn.core.object_store import StoreTooLargeError
 from tarn_catalog.metadata import expiry, table_metadata
 from tarn_catalog.metadata.snapshots import with_main
 from tarn_catalog.metadata.types import TableMetadata, TableUpdate
@@ -69,10 +70,10 @@ def _earlier(core: CatalogContext, meta: TableMetadata) -> TableMetadata | None:
     if not location.startswith(f"{meta['location']}/"):
         return None
     # Bypasses the cache, which is for current versions.
-    stored = core.store.get(core.roots.key(location))
     try:
-        found = metadata_json.loads(stored.data) if stored is not None else None
-    except ValueError:
+        stored = core.store.get(core.roots.key(location))
+        found = metadata_json.loads_kept(stored.data) if stored is not None else None
+    except (ValueError, StoreTooLargeError):
         return None
     if not isinstance(found, dict) or found.get("table-uuid") != meta["table-uuid"]:
         return None

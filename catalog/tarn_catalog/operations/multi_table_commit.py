@@ -31,6 +31,7 @@ from tarn_catalog.operations.identifiers import (
     placed,
     pointer_change,
     staged,
+    uuid_meant,
 )
 from tarn_catalog.operations.lost_commit import check_not_lost
 from tarn_catalog.operations.tables import Tables
@@ -186,7 +187,8 @@ class MultiTableCommit:
             if one is not None and one.value.live and one.value.kind == change.slot.kind:
                 found = table_metadata.already_applied(change.updates, self._tables.current(one).parsed)
             else:
-                found = self._tables.moved(change.slot, one, change.updates, repeat) is not None
+                meant = uuid_meant(change.requirements, change.updates)
+                found = self._tables.moved(change.slot, one, change.updates, repeat, meant=meant) is not None
                 moved = change.slot if found else moved
             if found:
                 done.append(change.slot)
@@ -214,8 +216,10 @@ class MultiTableCommit:
         for change in changes:
             slot, one = change.slot, held[change.slot.key]
             if one is not None:
-                self._tables.check_not_elsewhere(slot, one.value, change.requirements, change.updates)
+                self._tables.check_not_elsewhere(slot, one.value, change.requirements, change.updates, None)
             if one is None or not slot.means(one.value):
+                continue
+            if uuid_meant(change.requirements, change.updates) not in (None, one.value.uuid):
                 continue
             if check_not_lost(self._core, slot, change.updates, self._tables.current(one), refused):
                 raise OutcomeUnknownError(

@@ -153,11 +153,6 @@ class Names:
             InvalidError: the metadata is not valid.
         """
         key = validate_file.check_file(location, self._core.roots)
-        # Each may take most of the memory that there is.
-        with self._one_file:
-            return self._checked_file(slot, location, key)
-
-    def _checked_file(self, slot: TableIdentifier, location: str, key: str) -> str:
         try:
             stored = self._core.store.get(key)
         except StoreTooLargeError as e:
@@ -168,9 +163,11 @@ class Names:
                 f"the {slot.kind} answered, or the newest in its metadata folder",
                 location=location,
             )
-        if slot.kind == VIEW:
-            return view_metadata.check_file(stored.data, location, self._core.roots)["view-uuid"]
-        return validate_file.check_metadata(stored.data, location, self._core.roots)["table-uuid"]
+        # Each may take most of the memory that there is.
+        with self._one_file:
+            if slot.kind == VIEW:
+                return view_metadata.check_file(stored.data, location, self._core.roots)["view-uuid"]
+            return validate_file.check_metadata(stored.data, location, self._core.roots)["table-uuid"]
 
     def _check_nameless(self, table_uuid: str, slot: TableIdentifier) -> None:
         """Require that no other name references the table or is about to.

@@ -361,11 +361,11 @@ class Tables:
                     if done is not None:
                         return done
                 held = self.transactions.read_to_write(slot.key, Pointer.load)
-                moved = self.moved(slot, held, updates, repeat)
+                moved = self.moved(slot, held, updates, repeat, meant=uuid_meant(requirements, updates))
                 if moved is not None:
                     return moved
                 if held is not None and not slot.means(held.value):
-                    self.check_not_elsewhere(slot, held.value, requirements, updates)
+                    self.check_not_elsewhere(slot, held.value, requirements, updates, repeat)
                 held = self.there(slot, held)
                 done = self._attempt(slot, held, requirements, updates, repeat)
                 if done is not None:
@@ -388,11 +388,12 @@ class Tables:
         """
         self.core.check_age(repeat)
         held = self.transactions.read(slot.key, Pointer.load)
+        # Who may not commit there learns nothing but what the true snapshots show.
         if held is not None:
-            self.check_not_elsewhere(slot, held.value, requirements, updates)
+            self.check_not_elsewhere(slot, held.value, requirements, updates, repeat, thinned=False)
         try:
             if held is None or not slot.means(held.value):
-                return self.moved(slot, held, updates, repeat) is not None
+                return self.moved(slot, held, updates, repeat, thinned=False) is not None
             remembered = self.core.repeated(held.value.memory, repeat)
         except KeyReusedError:
             return False
@@ -404,11 +405,22 @@ class Tables:
         held: Versioned[Pointer] | None,
         updates: Sequence[TableUpdate],
         repeat: IdempotencyKey | None,
+        *,
+        meant: str | None = None,
+        thinned: bool = True,
     ) -> Metadata | None:
         """Return the table's metadata if this commit was carried out before the table was renamed; else None.
 
         Otherwise a client that lost the response would get "no such table", take its commit for rejected and
         delete files that the table references.
+
+        Args:
+            slot: the name.
+            held: the pointer of the name.
+            updates: as for `commit`.
+            repeat: the request's idempotency key.
+            meant: the uuid of the table that the commit is for, if the client says it.
+            thinned: whether to look for it where the history was thinned, if it has no key.
 
         Raises:
             OutcomeUnknownError: it was carried out, and the table was dropped since: a later register brings
@@ -429,12 +441,11 @@ class Tables:
                 if after.value.kind != slot.kind:
                     return None
                 found = self.current(after)
-                done = (
-                    remembered
-                    or table_metadata.already_applied(updates, found.parsed)
-                    or (repeat is None and check_not_lost(self.core, slot, updates, found, slot.missing()))
-                )
-                return found if done else None
+                if remembered or table_metadata.already_applied(updates, found.parsed):
+                    return found
+                if not thinned or repeat is not None or meant not in (None, after.value.uuid):
+                    return None
+                return found if check_not_lost(self.core, slot, updates, found, slot.missing()) else None
             held = after
         if remembered and table_metadata.adds_snapshots(updates):
             raise OutcomeUnknownError(
@@ -450,6 +461,9 @@ class Tables:
         found: Pointer,
         requirements: Sequence[TableRequirement],
         updates: Sequence[TableUpdate],
+        repeat: IdempotencyKey | None,
+        *,
+        thinned: bool = True,
     ) -> None:
         """Require that a commit was not carried out on a table that has another name now.
 
@@ -461,6 +475,8 @@ class Tables:
             found: the pointer of the name.
             requirements: as for `commit`.
             updates: as for `commit`.
+            repeat: the request's idempotency key.
+            thinned: as for `moved`.
 
         Raises:
             OutcomeUnknownError: it was, or the history there was thinned and that cannot be found out.
@@ -477,9 +493,11 @@ class Tables:
         if held is None or not replace(slot, uuid=meant).means(held.value):
             return
         current = self.current(held)
-        if table_metadata.already_applied(updates, current.parsed) or check_not_lost(
-            self.core, slot, updates, current, slot.missing()
-        ):
+        done = table_metadata.already_applied(updates, current.parsed)
+        # The pointer of the name has the keys of its time.
+        if not done and thinned and repeat is None:
+            done = check_not_lost(self.core, slot, updates, current, slot.missing())
+        if done:
             raise OutcomeUnknownError(
                 f"The commit to {slot.text} was carried out, and the {slot.kind} has another name now; look "
                 "for your rows there, and delete nothing",
@@ -539,8 +557,9 @@ class Tables:
             meta = table_metadata.commit(base.parsed, updates, now_ms=now_ms, previous_location=base.location)
         except ConflictError as e:
             if not must_swap:
-                self.check_not_elsewhere(slot, held.value, requirements, updates)
-                if repeat is None and check_not_lost(self.core, slot, updates, base, e):
+                self.check_not_elsewhere(slot, held.value, requirements, updates, repeat)
+                here = uuid_meant(requirements, updates) in (None, held.value.uuid)
+                if here and repeat is None and check_not_lost(self.core, slot, updates, base, e):
                     return base
             raise
         if meta is None:
@@ -628,12 +647,12 @@ class Tables:
             NotFoundError: what it made is gone since.
             OutcomeUnknownError: it has made a table that has another name, or was dropped since.
         """
-        moved = self.moved(slot, held, updates, repeat)
+        moved = self.moved(slot, held, updates, repeat, meant=table_uuid)
         if moved is not None or held is None:
             return moved
         if self.core.repeated(held.value.memory, repeat):
             return self._again(slot, held)
-        self.check_not_elsewhere(slot, held.value, requirements, updates)
+        self.check_not_elsewhere(slot, held.value, requirements, updates, repeat)
         if not held.value.live:
             return None
         if held.value.kind != slot.kind:
@@ -644,7 +663,11 @@ class Tables:
             or table_metadata.already_applied(updates, current.parsed)
         ):
             return current
-        raise created_meanwhile(slot)
+        refused = created_meanwhile(slot)
+        same = held.value.uuid == table_uuid and repeat is None
+        if same and check_not_lost(self.core, slot, updates, current, refused):
+            return current
+        raise refused
 
     # -- owners
 

@@ -14,7 +14,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable
 
 from tarn.core import metadata_json
-from tarn.core.errors import ConflictError, CorruptStateError, InvalidError
+from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError
 from tarn_catalog.metadata import validate_file
 from tarn_catalog.operations.identifiers import CreateTableRequest, TableIdentifier
 from tarn_catalog.operations.multi_table_commit import Change
@@ -253,3 +253,40 @@ def test_one_file_is_looked_at_at_a_time(world: World, monkeypatch: pytest.Monke
         done = list(pool.map(world.catalog.names.register, files, files.values()))
     assert [one.location for one in done] == list(files.values())
     assert most == 1
+
+
+def test_what_a_registered_table_names_as_its_history_is_read_within_the_limit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit whose sequence number was thinned is looked for in the oldest file of the metadata log."""
+    folder = world.catalog.tables.create(SLOT, NEW).parsed["location"]
+    earlier = orjson.loads(world.catalog.tables.commit(SLOT, *append(1, None, 1)).raw)
+    for number in (2, 3):
+        world.catalog.tables.commit(SLOT, *append(number, number - 1, number))
+    meta = orjson.loads(world.catalog.tables.load(SLOT).raw)
+    meta["snapshots"] = [meta["snapshots"][2] | {"manifest-list": f"{folder}/metadata/l"}]
+    meta["snapshots"][0].pop("parent-snapshot-id")
+    meta["snapshot-log"] = meta["snapshot-log"][2:]
+    dense = f"{folder}/data/dense"
+    meta["metadata-log"] = [{"timestamp-ms": meta["last-updated-ms"], "metadata-file": dense}]
+    world.catalog.tables.drop(SLOT)
+    location = f"{folder}/metadata/00009-theirs.metadata.json"
+    world.memory.put(ROOTS.key(location), orjson.dumps(meta))
+    world.memory.put(ROOTS.key(dense), orjson.dumps({**earlier, "more": [{}] * 10_000}))
+    world.catalog.names.register(SLOT, location)
+    assert world.another().tables.commit(SLOT, *append(1, None, 1)).location == location
+    monkeypatch.setattr(metadata_json, "KEPT_PARSED_BYTES_MAX", 2 << 20)
+    with pytest.raises(OutcomeUnknownError, match="Cannot tell whether the commit"):
+        world.another().tables.commit(SLOT, *append(1, None, 1))
+
+
+def test_identifier_fields_that_are_null_are_not_registered(world: World) -> None:
+    """Readers refuse the whole table."""
+    made = world.catalog.tables.create(SLOT, NEW)
+    world.catalog.tables.drop(SLOT)
+    meta = orjson.loads(made.raw)
+    meta["schemas"][0]["identifier-field-ids"] = None
+    location = f"{made.location.rpartition('/')[0]}/00003-theirs.metadata.json"
+    world.memory.put(ROOTS.key(location), orjson.dumps(meta))
+    with pytest.raises(InvalidError, match="identifier-field-ids of a schema is null, which readers refuse"):
+        world.catalog.names.register(SLOT, location)

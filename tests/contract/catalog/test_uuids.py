@@ -12,7 +12,14 @@ from typing import Any
 import orjson
 import pytest
 
-from tarn.core.errors import ConflictError, InvalidError, NoSuchTableError, OutcomeUnknownError, TarnError
+from tarn.core.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    NoSuchTableError,
+    OutcomeUnknownError,
+    TarnError,
+)
 from tarn.core.naming import NAMESPACES_PREFIX, POINTERS_PREFIX
 from tarn.core.outcome import Unknown
 from tarn.keeper.reaper import Graces, Reaper
@@ -430,7 +437,11 @@ def thin(world: World, slot: TableIdentifier, *, commits: int = 6) -> None:
     )
     head = world.catalog.tables.load(slot).parsed["current-snapshot-id"]
     for sequence in range(2, 2 + commits):
-        world.catalog.tables.commit(slot, *append(100 + sequence, head, sequence))
+        rows = append(100 + sequence, head, sequence)
+        first = world.catalog.tables.load(slot).parsed.get("next-row-id")
+        if first is not None:
+            rows[1][0]["snapshot"] |= {"first-row-id": first, "added-rows": 1}
+        world.catalog.tables.commit(slot, *rows)
         head = 100 + sequence
 
 
@@ -512,3 +523,75 @@ def test_a_repeated_transaction_that_another_table_refuses_is_unknown_if_its_row
         OutcomeUnknownError, match=f"{said} carried out before.*history of that time was thinned"
     ):
         world.another().together.commit(changes)
+
+
+def create_with_rows(world: World, number: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    requirements, updates = staged(world)
+    add, move = append(number, None, 1)[1]
+    add["snapshot"] |= {"first-row-id": 0, "added-rows": 1}
+    return requirements, [*updates, add, move]
+
+
+def send(world: World, requirements: list[Any], updates: list[Any], *, several: bool) -> None:
+    if several:
+        world.another().together.commit([Change(slot=SLOT, requirements=requirements, updates=updates)])
+    else:
+        world.another().tables.commit(SLOT, requirements, updates)
+
+
+@pytest.mark.parametrize("commits", [6, 22])
+@pytest.mark.parametrize("several", [False, True], ids=["alone", "as one of several"])
+def test_a_repeated_create_whose_first_rows_were_thinned_since_is_no_409(commits: int, several: bool) -> None:
+    world = World()
+    requirements, updates = create_with_rows(world, 1)
+    world.catalog.tables.commit(SLOT, requirements, updates)
+    thin(world, SLOT, commits=commits)
+    if not several:
+        again = world.another().tables.commit(SLOT, requirements, updates)
+        assert again.location == world.catalog.tables.load(SLOT).location
+        return
+    with pytest.raises(OutcomeUnknownError, match="delete nothing"):
+        send(world, requirements, updates, several=several)
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["alone", "as one of several"])
+def test_the_thinned_history_of_another_table_says_nothing_of_a_new_one(several: bool) -> None:
+    world = World()
+    requirements, updates = create_with_rows(world, 120)
+    world.catalog.tables.create(SLOT, NEW)
+    world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    thin(world, SLOT)
+    with pytest.raises(AlreadyExistsError):
+        send(world, requirements, updates, several=several)
+    world.catalog.names.rename(SLOT, FREE)
+    send(world, requirements, updates, several=several)
+    assert world.catalog.tables.load(SLOT).parsed["current-snapshot-id"] == 120
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["renamed", "and another table got the name"])
+def test_a_commit_whose_key_is_not_known_after_a_rename_was_not_carried_out(
+    world: World, again: bool
+) -> None:
+    same = {"type": "assert-table-uuid", "uuid": world.catalog.tables.create(SLOT, NEW).parsed["table-uuid"]}
+    world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    thin(world, SLOT, commits=8)
+    world.catalog.names.rename(SLOT, FREE)
+    if again:
+        world.catalog.tables.create(SLOT, NEW)
+    requirements, updates = append(300, 1, 3)
+    with pytest.raises(ConflictError if again else NoSuchTableError):
+        world.another().tables.commit(SLOT, [same, *requirements], updates, repeat=repeat(9))
+
+
+def test_who_may_not_commit_learns_nothing_of_a_table_by_its_uuid(world: World) -> None:
+    """Whether its history was thinned would say that it is there."""
+    for name in (SLOT, SECOND):
+        world.catalog.tables.create(name, NEW)
+    known, made_up = uuid_of(world, SLOT), "11111111-2222-4333-8444-555555555555"
+    world.catalog.tables.commit(SLOT, *append(1, None, 1))
+    thin(world, SLOT, commits=8)
+    world.catalog.names.rename(SLOT, FREE)
+    for asserted in (known, made_up):
+        same = [{"type": "assert-table-uuid", "uuid": asserted}]
+        for name in (SLOT, SECOND):
+            assert not world.another().tables.carried_out(name, same, append(300, None, 2)[1], None)
