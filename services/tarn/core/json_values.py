@@ -28,6 +28,7 @@ class Rounded(float):
     """A number that no whole one is, and whose double is whole: `1e-400`, `4503599627370497.3`."""
 
     __slots__ = ("text",)
+    text: str
 
     def __new__(cls, text: str) -> Self:
         """The double of a number as text."""
@@ -36,7 +37,7 @@ class Rounded(float):
         return found
 
     def __repr__(self) -> str:
-        return str(self.text)
+        return self.text
 
 
 def is_whole(text: str) -> bool:

@@ -257,7 +257,8 @@ def test_uuids_have_bounds_only_if_java_compares_them_as_others_do(
     columns = (ID, "{name: u, type: uuid}", "{name: s, type: 'struct<u: uuid, n: long>'}")
     lake.work(lake.ingestor(spec(*columns)), turns=10)
     writer: Any = lake.ingestor(spec(*columns)).files.writer(lake.table())
-    layout, statistics, rows = writer._layout, Statistics(), []
+    layout, statistics = writer._layout, Statistics()
+    rows: list[pa.Table] = []
     for chunk in chunks:
         values = [None if text is None else bytes.fromhex(text.ljust(32, "0")) for text in chunk]
         part = pa.table(
