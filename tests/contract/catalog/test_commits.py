@@ -998,9 +998,9 @@ def test_properties_of_a_former_release_that_are_too_large_can_be_removed(
 def test_many_properties_are_removed_in_a_step_each(world: World) -> None:
     spaces = world.catalog.namespaces
     spaces.create(("many",), {f"p{number}": "" for number in range(30_000)})
-    before = time.process_time()
+    before = time.thread_time()
     gone = spaces.update(("many",), updates={}, removals=["p0"] * 30_000)
-    assert time.process_time() - before < 5, "a search through the list for every property takes far longer"
+    assert time.thread_time() - before < 5, "a search through the list for every property takes far longer"
     assert len(spaces.load(("many",))) == 29_999
     assert (set(gone.removed), gone.missing) == ({"p0"}, [])
 

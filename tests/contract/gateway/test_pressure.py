@@ -80,9 +80,17 @@ def test_the_tables_health_delays_then_stops_writers_until_it_is_better(world: W
         assert world.post(gateway, row(9)).status_code == 200
 
 
+NOON_MS = 20_000 * DAY_MS + DAY_MS // 2
+
+
+def at_noon() -> int:
+    """A quota is that of a day, and midnight may come during a test."""
+    return NOON_MS
+
+
 def test_the_owners_quota_of_rows_holds_for_all_gateways_and_after_a_restart(world: World) -> None:
     world.property(ROWS_PROPERTY, "3")
-    one, other = world.gateway(), world.gateway()
+    one, other = world.gateway(now_ms=at_noon), world.gateway(now_ms=at_noon)
     assert world.post(one, [row(1), {}]).json()["accepted"] == 1
     assert world.post(other, [row(2), row(3)]).status_code == 429
     assert world.post(other, row(2)).status_code == 200
@@ -91,7 +99,7 @@ def test_the_owners_quota_of_rows_holds_for_all_gateways_and_after_a_restart(wor
     assert (answer.status_code, error["type"]) == (429, "QuotaUsedUp")
     assert f"4 rows in one day, and its property {ROWS_PROPERTY} allows 3" in error["message"]
     assert 0 < int(answer.headers["retry-after"]) <= DAY_MS / 1_000
-    assert world.post(world.gateway(), row(3)).status_code == 429
+    assert world.post(world.gateway(now_ms=at_noon), row(3)).status_code == 429
     world.property(ROWS_PROPERTY, "4")
     assert world.post(one, row(3)).status_code == 200
     assert world.ids() == [1, 2, 3]
@@ -99,7 +107,7 @@ def test_the_owners_quota_of_rows_holds_for_all_gateways_and_after_a_restart(wor
 
 def test_repeats_do_not_count_for_the_quota(world: World) -> None:
     world.property(ROWS_PROPERTY, "1")
-    gateway = world.gateway()
+    gateway = world.gateway(now_ms=at_noon)
     for _ in range(3):
         assert world.post(gateway, row(1), producer="p").status_code == 200
     assert world.post(gateway, row(1), producer="p", sequence=1).status_code == 429
@@ -118,7 +126,7 @@ def test_the_quota_of_bytes_begins_at_midnight_utc(world: World) -> None:
 
 def test_writes_at_once_do_not_exceed_the_quota_together(world: World) -> None:
     world.property(ROWS_PROPERTY, "5")
-    gateways = [world.gateway(), world.gateway()]
+    gateways = [world.gateway(now_ms=at_noon), world.gateway(now_ms=at_noon)]
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(world.post, gateways[n % 2], row(n)) for n in range(10)]
         statuses = sorted(one.result().status_code for one in asked)

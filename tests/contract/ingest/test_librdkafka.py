@@ -223,12 +223,12 @@ def test_its_errors_become_those_that_the_one_map_knows(code: int, error: type[E
 
 
 def test_a_broker_that_never_answers_is_reported_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_librdkafka, "SILENT_S_MAX", 0.5)
     connection = KafkaConnection(bootstrap="127.0.0.1:1", client_id="test")
     consumer = LibrdkafkaConsumer(connection, "orders", group="tarn-test")
     try:
         consumer.assign({0: 0})
         assert consumer.poll(records_max=10, timeout_s=0.1) == []
+        monkeypatch.setattr(kafka_librdkafka, "SILENT_S_MAX", 0.5)
         with pytest.raises(vendor.KafkaConnectionError):
             polled(consumer, {0: 1})
     finally:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tarn.core.errors import InvalidSettingError, UnavailableError
+from tarn.ingest import effects
 from tarn.ingest.service import Loaded, Service, load_specs, main
 from tarn.ingest.settings import Settings
 from tarn.ingest.status import State, StatusRegistry
@@ -235,11 +238,11 @@ def test_sleep_ends_at_once_when_the_process_stops() -> None:
     assert time.monotonic() - start < 25
 
 
-def test_keys_are_uuids_of_version_7_in_order_of_time() -> None:
-    keys = []
-    for _ in range(3):
-        keys.append(uuid.UUID(uuid7()))
-        time.sleep(0.002)
+def test_keys_are_uuids_of_version_7_in_order_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = itertools.count(time.time_ns(), 2_000_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(effects, "time", SimpleNamespace(time_ns=lambda: next(now_ns)))
+        keys = [uuid.UUID(uuid7()) for _ in range(3)]
     assert {k.version for k in keys} == {7}
     assert {k.variant for k in keys} == {uuid.RFC_4122}
     assert keys == sorted(keys)

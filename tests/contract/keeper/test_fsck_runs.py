@@ -139,13 +139,13 @@ def test_a_run_that_is_killed_has_only_begun(world: World) -> None:
     store = Seen()
     run = a_run(store)
     run.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     found = read_record(PlainBulk(store))
     assert found.run is not None
     assert (found.run.state, found.result) == (RunState.RUNNING, None)
     first = found.run.said_ms
     begun.clear()
-    assert begun.wait(10), "it goes on saying so"
+    assert begun.wait(60), "it goes on saying so"
     run.broken(RunState.INTERRUPTED)
     found = read_record(PlainBulk(store))
     assert found.run is not None
@@ -163,17 +163,17 @@ def test_who_breaks_off_a_run_does_not_wait_for_a_store_that_hangs(monkeypatch: 
         def put(self, key: str, data: bytes, **how: object) -> str:
             self.puts += 1
             asked.set()
-            assert answers.wait(20)
+            assert answers.wait(110)
             return super().put(key, data)
 
     store = Hanging()
     run = a_run(store)
     run.start()
-    assert asked.wait(10)
+    assert asked.wait(60)
     run.broken(RunState.INTERRUPTED)
     assert store.puts == 1
     answers.set()
-    run._thread.join(10)
+    run._thread.join(60)
     found = read_record(PlainBulk(store)).run
     assert found is not None
     assert found.state is RunState.RUNNING, "its silence is shown as an interruption"
@@ -213,14 +213,14 @@ def test_two_ends_at_the_same_moment_leave_one_whole_result(tmp_path: Path, worl
 
     def end(run: Recording) -> None:
         with recorded(run):
-            gate.wait(10)
+            gate.wait(60)
             run.done(report)
 
     threads = [threading.Thread(target=end, args=(run,)) for run in runs]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     found = read_record(PlainBulk(store))
     assert found.result is not None
     assert (found.faults, found.result.clean) == ((), True)

@@ -239,7 +239,7 @@ def test_looks_that_wait_hold_nobody_up_and_are_bounded(monkeypatch: pytest.Monk
     class Hanging(LakeTables):
         def state(self, table: str) -> TableState:
             entered.release()
-            go.wait(30)
+            go.wait(110)
             return super().state(table)
 
     answers: list[int] = []
@@ -254,7 +254,7 @@ def test_looks_that_wait_hold_nobody_up_and_are_bounded(monkeypatch: pytest.Monk
             ending.callback(thread.join, 30)
         ending.callback(go.set)
         for _ in range(app.LOOKS_AT_ONCE):
-            assert entered.acquire(timeout=10)
+            assert entered.acquire(timeout=60)
         assert not entered.acquire(timeout=0.2), "no more than two ask the catalog at once"
         client.get("/v1/tables")
         error = client.get(f"{AT}/snapshots", 503)["error"]
@@ -370,7 +370,7 @@ def test_ten_thousand_snapshots_are_answered_in_bounded_time() -> None:
     with shown(lake, Long(lake)) as client:
         began_s = time.process_time()
         page = client.get(f"{AT}/snapshots?limit=25")
-        assert time.process_time() - began_s < 1.0
+        assert time.process_time() - began_s < 5.0
         assert (page["total"], len(page["snapshots"]), page["snapshots"][0]["snapshotId"]) == (
             10_000,
             25,

@@ -966,10 +966,10 @@ def test_a_type_at_the_limits_is_taken(kind: str) -> None:
 
 def test_a_type_of_any_length_is_judged_in_a_step() -> None:
     kind = f"geography(a,{' ' * 40_000}!)"
-    before = time.process_time()
+    before = time.thread_time()
     with pytest.raises(InvalidError, match="one of spherical"):
         schemas.check_schema(column(kind), 3)
-    assert time.process_time() - before < 5, "the square of its length takes far longer"
+    assert time.thread_time() - before < 5, "the square of its length takes far longer"
 
 
 @pytest.mark.parametrize(
@@ -1310,9 +1310,9 @@ def test_snapshots_that_are_removed_one_by_one_are_gone_through_once(monkeypatch
     base["refs"] = {"main": {"snapshot-id": 12_000, "type": "branch"}}
     base["current-snapshot-id"] = 12_000
     removes = [{"action": "remove-snapshots", "snapshot-ids": [number]} for number in range(1, 11_001)]
-    before = time.process_time()
+    before = time.thread_time()
     left = commit(base, *removes)
-    assert time.process_time() - before < 5
+    assert time.thread_time() - before < 5
     assert [s["snapshot-id"] for s in left["snapshots"]] == list(range(11_001, 12_001))
     assert [e["snapshot-id"] for e in left["snapshot-log"]] == list(range(11_001, 12_001))
 

@@ -85,9 +85,9 @@ def test_what_looks_like_a_secret_goes(text: str) -> None:
 def test_long_lines_are_searched_in_time_that_grows_as_they_do(text: str) -> None:
     """A megabyte without a space took days."""
     for prefix in ("", 'password":"', "http://u:", "--password "):
-        started = time.process_time()
+        started = time.thread_time()
         redacted(prefix + text * (200_000 // len(text)))
-        assert time.process_time() - started < 10
+        assert time.thread_time() - started < 10
 
 
 def test_the_end_of_a_text_begins_with_a_whole_line(monkeypatch: pytest.MonkeyPatch) -> None:

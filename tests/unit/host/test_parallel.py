@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tarn_host import shell
@@ -17,18 +18,24 @@ def python(name: str, code: str, timeout_s: float = 30.0) -> Job:
     return Job(name=name, command=[sys.executable, "-c", code], timeout_s=timeout_s)
 
 
-def test_lanes_run_side_by_side_and_each_in_its_order(capfd: pytest.CaptureFixture[str]) -> None:
+def meets(own: Path, other: Path) -> str:
+    """Code that ends only if another program runs at the same time."""
+    look = f"pathlib.Path({str(other)!r}).exists()"
+    return f"import pathlib, time; pathlib.Path({str(own)!r}).touch()\nwhile not {look}: time.sleep(0.01)"
+
+
+def test_lanes_run_side_by_side_and_each_in_its_order(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     ended: list[Ended] = []
-    wait = "import time; time.sleep(0.6)"
-    begin = time.monotonic()
+    first, second = tmp_path / "first", tmp_path / "second"
     parallel.run(
         [
-            [python("a", wait), python("b", "raise SystemExit(3)")],
-            [python("c", f"print('told'); {wait}")],
+            [python("a", meets(first, second)), python("b", "raise SystemExit(3)")],
+            [python("c", f"print('told')\n{meets(second, first)}")],
         ],
         ended.append,
     )
-    assert time.monotonic() - begin < 10
     assert {e.name: e.code for e in ended} == {"a": 0, "b": 3, "c": 0}
     assert [e.name for e in ended if e.name != "c"] == ["a", "b"]
     assert "c          | told" in capfd.readouterr().out
@@ -54,10 +61,10 @@ def test_a_late_job_is_interrupted_and_counts_as_late(
 ) -> None:
     ended: list[Ended] = []
     begin = time.monotonic()
-    parallel.run([[Job(name="a", command=["sleep", "60"], timeout_s=0.5)], beside], ended.append)
-    assert time.monotonic() - begin < 30
+    parallel.run([[Job(name="a", command=["sleep", "600"], timeout_s=0.5)], beside], ended.append)
+    assert time.monotonic() - begin < 50
     assert {e.name: e.code for e in ended}["a"] == shell.TIMED_OUT
-    assert "sleep 60 was not done within 0.5 s" in capfd.readouterr().out
+    assert "sleep 600 was not done within 0.5 s" in capfd.readouterr().out
 
 
 def test_what_ends_the_run_early_ends_the_programs() -> None:
@@ -67,8 +74,8 @@ def test_what_ends_the_run_early_ends_the_programs() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        parallel.run([[python("a", "pass")], [Job(name="b", command=["sleep", "60"], timeout_s=50.0)]], stop)
-    assert time.monotonic() - begin < 30
+        parallel.run([[python("a", "pass")], [Job(name="b", command=["sleep", "600"], timeout_s=99.0)]], stop)
+    assert time.monotonic() - begin < 45
 
 
 def test_a_job_is_prepared_just_before_it_runs() -> None:

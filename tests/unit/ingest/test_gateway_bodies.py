@@ -68,10 +68,10 @@ def test_rows_of_an_arrow_stream_are_bounded_with_their_schema(columns: int, row
 
 @pytest.mark.parametrize("text", [b'"' + b'\\"' * (SIZE // 2), b'"' * 3 + b"\\" * SIZE])
 def test_a_text_without_an_end_takes_no_longer_than_others(text: bytes) -> None:
-    began_s = time.process_time()
+    began_s = time.thread_time()
     with pytest.raises(InvalidError, match="nested more than 32"):
         ndjson_rows(b"[" * 33 + text, LIMITS)
-    assert time.process_time() - began_s < 5
+    assert time.thread_time() - began_s < 5
 
 
 def test_rows_with_many_commas_are_no_more_rows() -> None:
