@@ -58,8 +58,9 @@ def status(stack: Stack) -> tuple[int, dict[str, Any], float]:
     begun_s = time.monotonic()
     answer = stack.script("tarn", "status", "--json", timeout_s=180)
     took_s = time.monotonic() - begun_s
-    line = next(raw for raw in answer.text.splitlines() if raw.startswith("{"))
-    return answer.code, json.loads(line), took_s
+    lines = [raw for raw in answer.text.splitlines() if raw.startswith("{")]
+    assert lines, f"status says nothing; exit code {answer.code}, after {took_s:.0f} s: {answer.text}"
+    return answer.code, json.loads(lines[0]), took_s
 
 
 def test_status_of_a_whole_stack_tells_everything_and_is_quick(stack: Stack) -> None:
@@ -149,8 +150,9 @@ def said(stack: Stack) -> dict[str, dict[str, Any]]:
         *("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "cli", "-c", STATEMENTS),
         json.dumps(SQL),
     )
-    line = next(raw for raw in reversed(answer.text.splitlines()) if raw.startswith("{"))
-    found: dict[str, dict[str, Any]] = json.loads(line)
+    lines = [raw for raw in answer.text.splitlines() if raw.startswith("{")]
+    assert lines, answer.text
+    found: dict[str, dict[str, Any]] = json.loads(lines[-1])
     return found
 
 

@@ -182,9 +182,10 @@ class Terminal:
 def terminal(stack: Stack, folder: Path) -> Terminal:
     """A terminal whose secrets are in a folder that only this user can read."""
     answer = stack.one_shot("cli", SECRETS)
-    line = next(raw for raw in reversed(answer.text.splitlines()) if raw.startswith("{"))
+    lines = [raw for raw in answer.text.splitlines() if raw.startswith("{")]
+    assert lines, f"exit code {answer.code}"
     folder.chmod(0o700)
-    for name, text in json.loads(line).items():
+    for name, text in json.loads(lines[-1]).items():
         (folder / name).write_text(text, encoding="utf-8")
     return Terminal(stack=stack, secrets=folder)
 
