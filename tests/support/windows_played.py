@@ -36,7 +36,7 @@ class Played:
         stream = Stream(rows, airports, noise=noise, seed=3)
         self._messages = list(stream.messages(0, len(stream), now=datetime(2026, 1, 1, tzinfo=UTC)))
         self._producer = KafkaProducer(
-            **options, acks="all", linger_ms=20, enable_idempotence=True, delivery_timeout_ms=120_000
+            **options, acks="all", linger_ms=20, enable_idempotence=True, delivery_timeout_ms=300_000
         )
         self._later = timedelta(days=days)
         self.log: dict[int, list[bytes]] = {p: [] for p in range(PARTITIONS)}
@@ -51,7 +51,7 @@ class Played:
             value = later(message.value, self._later)
             self.log[partition].append(value)
             sent.append(self._producer.send(EVENTS, value, key=message.key, partition=partition))
-        self._producer.flush(timeout=120)
+        self._producer.flush(timeout=300)
         assert all(one.succeeded() for one in sent), "the broker has them all"
         self._sent = end
 
