@@ -163,7 +163,9 @@ _RETENTION = ("max-ref-age-ms", "max-snapshot-age-ms", "min-snapshots-to-keep")
 def set_snapshot_ref(draft: MetadataBuilder, update: SetSnapshotRefUpdate) -> MetadataBuilder:
     """Apply `SetSnapshotRefUpdate`: point a branch or tag at a snapshot; `main` also sets the current one.
 
-    Specification: "Snapshot References" and the fields of "Snapshot Retention Policy".
+    Specification: "Snapshot References" and the fields of "Snapshot Retention Policy". A branch that goes on
+    to a snapshot of this commit keeps its retention if the update has none: clients that append send none
+    (pyiceberg), or know the one that the branch had when they loaded the table.
 
     Raises:
         InvalidError: the ref type, a retention field or the snapshot id is invalid.
@@ -189,6 +191,9 @@ def set_snapshot_ref(draft: MetadataBuilder, update: SetSnapshotRefUpdate) -> Me
             raise InvalidError(f"Tags do not support setting {field}")
         ref[field] = value
     refs = meta.get("refs") or {}
+    before = refs.get(name) or {}
+    if kind == "branch" == before.get("type") and snapshot_id in draft.added and len(ref) == 2:
+        ref |= {field: before[field] for field in _RETENTION if field in before}
     if refs.get(name) == ref:
         return draft
     if not any(s["snapshot-id"] == snapshot_id for s in reversed(meta["snapshots"])):

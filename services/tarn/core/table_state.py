@@ -454,7 +454,10 @@ def with_provisional(state: TableState, append: Append) -> TableState:
 
 
 def main_at(state: TableState, snapshot_id: int) -> Json:
-    """The update that moves the main branch; what it says of the history that engines keep stays as it is."""
+    """The update that moves the main branch to an older snapshot; what it says of the history stays as it is.
+
+    An append says nothing of that: the catalog knows it better than a state that was loaded a while ago.
+    """
     kept = {key: value for key, value in state.refs.get(MAIN, {}).items() if key in BRANCH_RETENTION}
     return {
         "action": "set-snapshot-ref",
@@ -504,7 +507,7 @@ def build_commit(
         snapshot["added-rows"] = added_rows
     updates: list[Json] = [
         {"action": "add-snapshot", "snapshot": snapshot},
-        main_at(state, snapshot_id),
+        {"action": "set-snapshot-ref", "ref-name": MAIN, "type": "branch", "snapshot-id": snapshot_id},
     ]
     for tag in append.tags:
         tagged = {"ref-name": tag, "type": "tag", "snapshot-id": snapshot_id}

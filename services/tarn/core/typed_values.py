@@ -179,10 +179,12 @@ def _repeated(
         raise _wrong(field, "a map" if isinstance(kind, MapOf) else "a list", source)
     if map_:
         # As a list of its own entries: it may be a part of what is in a list, which does not begin at 0.
-        first, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        # Without elements a writer need not send any offset.
+        offsets = column.offsets if len(column) else pa.array([0], pa.int32())
+        first, end = offsets[0].as_py(), offsets[-1].as_py()
         parts = [part.slice(first, end - first) for part in (column.keys, column.items)]
         entries = pa.StructArray.from_arrays(parts, names=["key", "value"])
-        own = pc.subtract(column.offsets, column.offsets[0])
+        own = pc.subtract(offsets, offsets[0])
         column = pa.ListArray.from_arrays(own, entries, mask=column.is_null())
     lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int64())
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)]).cast(pa.int32())

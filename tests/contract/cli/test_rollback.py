@@ -135,6 +135,22 @@ def test_what_somebody_said_of_the_history_of_the_branch_stays(world: World, off
     assert world.lake.table().refs["main"].items() >= rule.items()
 
 
+def test_a_stream_keeps_what_is_said_of_the_history_of_the_branch_while_it_runs() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    ingestor = lake.ingestor()
+    topic.send(0, order(0))
+    lake.work(ingestor)
+    for keep in (100, 5):
+        main = {"action": "set-snapshot-ref", "ref-name": "main", "snapshot-id": lake.table().head_id}
+        rule = {"type": "branch", "min-snapshots-to-keep": keep}
+        lake.local.catalog.tables.commit(lake.local._slot(NAME), [], [{**main, **rule}])
+        topic.send(0, order(keep))
+        lake.work(ingestor)
+        assert lake.table().refs["main"]["min-snapshots-to-keep"] == keep
+    assert len(lake.rows()) == 3
+
+
 @pytest.mark.parametrize("offsets", Offsets)
 def test_a_rollback_can_be_rolled_back_by_its_tag(world: World, offsets: Offsets) -> None:
     before = world.lake.table().head_id

@@ -1410,3 +1410,29 @@ def test_an_equal_partition_field_without_an_id_has_that_of_the_earlier_one(vers
     assert field["field-id"] == (1000 if version == 1 else 1002), "v1 numbers them by position"
     alone = commit(more, {"action": "add-spec", "spec": {"fields": [hour]}})["partition-specs"][2]["fields"]
     assert alone[0]["field-id"] == (1000 if version == 1 else 1001)
+
+
+RULE = {"max-snapshot-age-ms": 864_000_000, "min-snapshots-to-keep": 100, "max-ref-age-ms": 7}
+
+
+@pytest.mark.parametrize("name", ["main", "b"])
+def test_a_branch_that_goes_on_keeps_what_is_said_of_its_history(name: str) -> None:
+    """pyiceberg sends nothing of it, and so does ingest, whose state may be older."""
+    meta = commit(with_snapshots(2), move(2, name, **RULE))
+    on = commit(meta, snapshot(3, 2), move(3, name))
+    assert on["refs"][name] == {"snapshot-id": 3, "type": "branch", **RULE}
+    other = {"min-snapshots-to-keep": 5}
+    assert commit(meta, snapshot(3, 2), move(3, name, **other))["refs"][name].items() >= other.items()
+    assert not commit(meta, snapshot(3, 2), move(3, name, **other))["refs"][name].keys() & {"max-ref-age-ms"}
+    taken = commit(on, move(3, name))["refs"][name]
+    assert taken == {"snapshot-id": 3, "type": "branch"}, (
+        "without a new snapshot it says all"
+    )
+    assert commit(on, move(2, name))["refs"][name] == {"snapshot-id": 2, "type": "branch"}
+
+
+def test_a_tag_or_a_branch_that_was_a_tag_has_what_is_sent() -> None:
+    meta = commit(with_snapshots(2), move(2, "t", "tag", **{"max-ref-age-ms": 7}))
+    for kind in ("tag", "branch"):
+        on = commit(meta, snapshot(3, 2), move(3, "t", kind))
+        assert on["refs"]["t"] == {"snapshot-id": 3, "type": kind}

@@ -16,6 +16,7 @@ from tarn.core import convert
 from tarn.core.arrow_parser import ArrowParser
 from tarn.core.decode import Decoded, Decoder
 from tarn.core.spec import FieldSpec, MessageFormat
+from tarn.core.typed_values import convert_typed
 from tests.support.messages import arrow
 from tests.unit.ingest.test_decode import batch, every_type
 
@@ -197,6 +198,16 @@ def test_maps_in_lists_are_read_also_behind_what_a_null_hides() -> None:
     lists = pa.ListArray.from_arrays(offsets, maps, mask=pa.array([True, False]))
     found, bad = one("list<map<string, long>>", lists)
     assert (found, bad) == ([None, [[("a", 1)], None, []]], {})
+
+
+def test_maps_that_are_not_there_need_no_offset() -> None:
+    """An array of no elements may have no offsets at all, instead of one."""
+    kind = pa.map_(pa.string(), pa.int32())
+    entries = pa.array([], pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.int32())]))
+    none = pa.Array.from_buffers(kind, 0, [None, pa.py_buffer(b"")], children=[entries])
+    lists = pa.ListArray.from_arrays(pa.array([0, 0], pa.int32()), none)
+    column, reasons = convert_typed(FieldSpec(name="v", type="list<map<string, long>>"), lists)
+    assert (column.to_pylist(), reasons) == ([[]], {})
 
 
 def test_required_values_and_paths() -> None:

@@ -756,7 +756,14 @@ def test_a_csv_file_as_a_spreadsheet_writes_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"more fields than in the first line, is a , in a text\?.* three"):
         list(found["from_csv"](file))
     number = found["number"]
-    assert [number(text) for text in ("0", "-12", "0.50", "")] == [0, -12, 0.5, None]
+    assert [number(text) for text in ("0", " -12 ", "0.50", "1e-05", "1E+16", "")] == [
+        0,
+        -12,
+        0.5,
+        1e-5,
+        1e16,
+        None,
+    ]
     # Two texts that are different stay so, and what JSON has no form for is no number.
     for text in "1_0", "01234", "nan", "inf", "1e999", "٣", "4" * 20:
         assert number(text) == text
