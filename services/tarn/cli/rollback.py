@@ -391,7 +391,10 @@ def _known_keys(state: TableState, stream: str) -> KeyEntry | None:
 
 
 def _newer(present: KeyEntry | None, then: KeyEntry | None) -> KeyEntry | None:
-    """The keys that were written last, which are those before too: without them a repeat is a new write."""
+    """The keys that were written last, which are those before too: without them a repeat is a new write.
+
+    But for a history that an engine set back before: then each side has keys that the other lacks.
+    """
     if present is None or then is None:
         return present or then
     return max(present, then, key=lambda entry: entry.at_ms)

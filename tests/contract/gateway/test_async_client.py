@@ -63,11 +63,11 @@ def planned(
 def test_a_process_that_was_forked_starts_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     class Client:
         def __init__(self) -> None:
-            self.threads: list[int] = []
+            self.threads: list[threading.Thread] = []
 
         def post(self, table: str, body: bytes, *, kind: str, key: str) -> Receipt:
             del table, body, kind, key
-            self.threads.append(threading.get_ident())
+            self.threads.append(threading.current_thread())
             return Receipt(accepted=0)
 
         def close(self) -> None:

@@ -1425,9 +1425,7 @@ def test_a_branch_that_goes_on_keeps_what_is_said_of_its_history(name: str) -> N
     assert commit(meta, snapshot(3, 2), move(3, name, **other))["refs"][name].items() >= other.items()
     assert not commit(meta, snapshot(3, 2), move(3, name, **other))["refs"][name].keys() & {"max-ref-age-ms"}
     taken = commit(on, move(3, name))["refs"][name]
-    assert taken == {"snapshot-id": 3, "type": "branch"}, (
-        "without a new snapshot it says all"
-    )
+    assert taken == {"snapshot-id": 3, "type": "branch"}, "without a new snapshot it says all"
     assert commit(on, move(2, name))["refs"][name] == {"snapshot-id": 2, "type": "branch"}
 
 
