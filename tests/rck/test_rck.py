@@ -200,7 +200,7 @@ def reference_port(folders: tuple[Path, Path]) -> Iterator[int]:
         subprocess.run(["docker", "rm", "--force", name], check=False, timeout=60, capture_output=True)
 
 
-@pytest.mark.timeout(2 * BUILD_TIMEOUT_S + RUN_TIMEOUT_S + 60)
+@pytest.mark.timeout(2 * BUILD_TIMEOUT_S + RUN_TIMEOUT_S + STARTED_WITHIN_S + 60)
 def test_the_score_of_the_reference_server(
     image: str, folders: tuple[Path, Path], reference_port: int, record_property
 ) -> None:

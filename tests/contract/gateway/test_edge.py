@@ -158,7 +158,7 @@ def test_nothing_of_a_strangers_body_is_waited_for(world: World, token: str) -> 
     with gateway.connect() as connection:
         connection.sendall(head(gateway, token, "content-length: 1000000") + b"[")
         assert b" 401 " in received(connection)
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 25
 
 
 def test_no_client_brings_an_internal_error(world: World) -> None:

@@ -151,7 +151,7 @@ def test_many_deep_looks_leave_threads_for_those_who_write(world: World) -> None
     looks = SlowLooks()
     gateway = world.gateway(health=looks)
     with ThreadPoolExecutor(50) as pool:
-        asked = [pool.submit(httpx.get, f"{gateway.url}/health?deep", timeout=30) for _ in range(50)]
+        asked = [pool.submit(httpx.get, f"{gateway.url}/health?deep", timeout=110) for _ in range(50)]
         eventually(lambda: looks.begun > 0, timeout_s=60, what="a look", pause_s=0.02)
         assert world.post(gateway, row(1)).status_code == 200
         looks.go.set()

@@ -104,7 +104,7 @@ def test_a_commit_that_breaks_is_answered_and_the_inbox_goes_on(
         patch.setattr(opened.inbox, "commit", broken)
         began_s = time.monotonic()
         assert world.post(gateway, sent(2), key="k").status_code == 504
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < 25
     assert world.post(gateway, sent(2), key="k").status_code == 200
     assert opened.thread.is_alive()
     assert world.ids() == [1, 2]
@@ -119,8 +119,8 @@ def test_an_inbox_that_breaks_answers_what_it_has_and_another_one_takes_its_plac
     monkeypatch.setattr(opened.inbox, "prepare", broken)
     began_s = time.monotonic()
     assert world.post(gateway, sent(2), key="k").status_code == 503
-    assert time.monotonic() - began_s < 10
-    opened.thread.join(timeout=10)
+    assert time.monotonic() - began_s < 25
+    opened.thread.join(timeout=60)
     assert world.post(gateway, sent(2), key="k").status_code == 200
     assert world.ids() == [1, 2]
 

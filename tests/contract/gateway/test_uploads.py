@@ -151,10 +151,10 @@ def test_a_store_that_takes_nothing_ends_a_commit_unsent_and_does_not_hold_it(
         box = tables.inbox(NAME)
         refused += ends
         with pytest.raises(UnavailableError, match=r"could not write s3://.*\.parquet in 5 attempts"):
-            box.submit(write(1)).result(10)
+            box.submit(write(1)).result(60)
         assert lake.table().head_id == head
         refused.clear()
-        assert not box.submit(write(1)).result(10).repeated, "the table knows nothing of the first one"
+        assert not box.submit(write(1)).result(60).repeated, "the table knows nothing of the first one"
         assert ids(lake) == [1]
     finally:
         refused.clear()
@@ -178,7 +178,7 @@ def test_a_file_that_is_there_does_not_end_a_commit_that_waits_for_its_manifest(
                 refused.clear()
 
         monkeypatch.setattr(box._commits, "_on_wait", counted)
-        assert box.submit(write(1)).result(10).accepted == 1
+        assert box.submit(write(1)).result(60).accepted == 1
         assert len(waits) >= 3
         assert ids(lake) == [1]
     finally:

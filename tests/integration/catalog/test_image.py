@@ -117,9 +117,7 @@ def test_health_is_true(serve: Serve) -> None:
     admin = server.store.admin
     admin.user_disable(server.key[0])
     try:
-        took_s = eventually(
-            "a revoked key is seen", lambda: health(server.container) == "unhealthy", timeout_s=60
-        )
+        eventually("a revoked key is seen", lambda: health(server.container) == "unhealthy", timeout_s=60)
     finally:
         admin.user_enable(server.key[0])
     assert httpx.get(f"{server.uri}/v1/config").status_code == 401, "the port was open all the while"
@@ -131,7 +129,6 @@ def test_health_is_true(serve: Serve) -> None:
     finally:
         minio.unpause()
     await_health(server.container.get_wrapped_container())
-    assert took_s < 60
 
 
 def test_it_does_not_start_without_its_secrets(serve: Serve) -> None:

@@ -18,7 +18,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from testcontainers.core.container import DockerContainer
 
 from tests.integration.catalog.conftest import REPOSITORY, Serve, StoreServer, write_secrets
-from tests.support.healthy import await_health
+from tests.support.healthy import HEALTHY_WITHIN_S, await_health
 
 SUITE = "tests/contract/catalog/test_pyiceberg.py"
 SUITE_TIMEOUT_S = 600
@@ -109,7 +109,7 @@ def reference(image: str, minio: StoreServer, tmp_path: Path) -> Iterator[Refere
 
 
 @pytest.mark.in_turn(6, "our suite asks for what the reference server does not do, unlisted")
-@pytest.mark.timeout(BUILD_TIMEOUT_S + SUITE_TIMEOUT_S + 60)
+@pytest.mark.timeout(BUILD_TIMEOUT_S + SUITE_TIMEOUT_S + 3 * HEALTHY_WITHIN_S)
 def test_our_suite_passes_on_it_but_for_what_is_listed(reference: Reference, tmp_path: Path) -> None:
     """The suite is ours, so what is listed is a difference, not a fault of theirs."""
     report = tmp_path / "report.xml"

@@ -25,7 +25,7 @@ ROUNDS = int(os.environ.get("TARN_TEST_ROUNDS", "300"))
 BARRIER_S = 60
 
 
-@pytest.mark.timeout(3_600 if ROUNDS > 300 else 300)
+@pytest.mark.timeout(3_600 if ROUNDS > 300 else 600)
 def test_of_32_racers_for_a_key_one_wins_each_round(minio: StoreServer) -> None:
     """Half of the rounds create a key, the others swap the value of the round before."""
     start, (at, changed) = now(), commit()

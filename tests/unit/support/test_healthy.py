@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import healthy
 from tests.support.healthy import await_health, health_of
 
 
@@ -27,7 +28,8 @@ class Container:
         self.attrs = {"State": state}
 
 
-def test_it_returns_once_the_engine_says_so() -> None:
+def test_it_returns_once_the_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(healthy, "PAUSE_S", 0)
     container: Any = Container("starting", "unhealthy", "healthy")
     assert await_health(container, timeout_s=60) > 0
     assert health_of(container) == "healthy"

@@ -30,6 +30,9 @@ def server() -> Iterator[socket.socket]:
 
 def left(use: Callable[[Any], None]) -> list[str]:
     """Warnings of the collector after a loop was used, stopped and forgotten."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()  # what earlier tests left
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         loop = NetworkSelector()
