@@ -20,6 +20,7 @@ from tarn.core.spec import IngestorSpec, parse_spec
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest, TableState, commit_ids
 from tarn.ingest.batch_commit import watermark_in
+from tarn.ingest.bookkeeper import Seat
 from tarn.ingest.context import IngestContext
 from tarn.ingest.ingestor import Ingestor
 from tarn.ingest.service import Loaded, Service
@@ -29,6 +30,7 @@ from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.test_faults import audit, faulty_lake, feed
 from tests.support.lake import BUCKET, SPEC, Lake, order
 from tests.support.plays import seeds
+from tests.support.stack import eventually
 
 WITHIN_S = 60.0
 
@@ -116,14 +118,22 @@ def test_three_readers_bring_in_each_row_once(topic: Topic, commit: str) -> None
     assert clean(lake) == []
 
 
-def test_readers_of_one_process_share_snapshots(topic: Topic) -> None:
+def test_readers_of_one_process_share_snapshots(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = Lake(topic)
-    slow = lake.local.commit
+    slow, hand_over = lake.local.commit, Seat.commit
+    handed_over: list[Seat] = []
+
+    def noted(seat: Seat, *what: Any) -> Any:
+        handed_over.append(seat)
+        return hand_over(seat, *what)
 
     def commit(table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
-        time.sleep(0.01)
+        # The first one is under way until all three have something to commit.
+        if table.name == "orders":
+            eventually(lambda: len(handed_over) >= 3, timeout_s=WITHIN_S, what="three batches", pause_s=0.01)
         return slow(table, request, key=key)
 
+    monkeypatch.setattr(Seat, "commit", noted)
     lake.local.commit = commit  # type: ignore[method-assign]
     together(lake, readers(spec(), lake.context()))
     assert lake.offsets() == EVERYTHING
