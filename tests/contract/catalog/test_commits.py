@@ -592,6 +592,13 @@ def staged(world: World) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return [{"type": "assert-create"}], updates
 
 
+def create_with_rows(world: World, number: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    requirements, updates = staged(world)
+    add, move = append(number, None, 1)[1]
+    add["snapshot"] |= {"first-row-id": 0, "added-rows": 1}
+    return requirements, [*updates, add, move]
+
+
 def test_the_end_of_a_staged_create_repeats_without_a_key(world: World) -> None:
     requirements, updates = staged(world)
     first = world.catalog.tables.commit(SLOT, requirements, updates)
@@ -609,9 +616,7 @@ def test_a_repeat_of_a_create_with_rows_that_came_before_a_rename_is_done_not_re
     world: World, key: IdempotencyKey | None
 ) -> None:
     """A client whose response was lost would otherwise delete files that the table has."""
-    requirements, updates = staged(world)
-    rows = {**snapshot(1, None, 1), "first-row-id": 0, "added-rows": 1}
-    updates += [{"action": "add-snapshot", "snapshot": rows}, append(1, None, 1)[1][1]]
+    requirements, updates = create_with_rows(world, 1)
     made = world.catalog.tables.commit(SLOT, requirements, updates, repeat=key)
     moved = TableIdentifier.of(("ns",), "moved")
     world.catalog.names.rename(SLOT, moved)
@@ -637,9 +642,7 @@ def test_a_repeat_of_a_create_with_rows_that_came_before_a_rename_is_done_not_re
 def test_a_repeat_of_a_create_with_rows_is_done_though_its_namespace_is_gone(
     world: World, key: IdempotencyKey | None
 ) -> None:
-    requirements, updates = staged(world)
-    rows = {**snapshot(1, None, 1), "first-row-id": 0, "added-rows": 1}
-    updates += [{"action": "add-snapshot", "snapshot": rows}, append(1, None, 1)[1][1]]
+    requirements, updates = create_with_rows(world, 1)
     made = world.catalog.tables.commit(SLOT, requirements, updates, repeat=key)
     world.catalog.namespaces.create(("two",), {})
     world.catalog.names.rename(SLOT, TableIdentifier.of(("two",), "t"))
@@ -707,9 +710,7 @@ def test_a_repeat_is_unknown_if_the_table_has_another_name_and_left_no_way_to_it
 @pytest.mark.parametrize("renamed", [False, True])
 def test_a_repeat_by_key_of_what_was_dropped_since_is_unknown(world: World, renamed: bool) -> None:
     """A register brings the table back, with files that a client deletes when it is refused."""
-    requirements, updates = staged(world)
-    rows = {**snapshot(1, None, 1), "first-row-id": 0, "added-rows": 1}
-    updates += [{"action": "add-snapshot", "snapshot": rows}, append(1, None, 1)[1][1]]
+    requirements, updates = create_with_rows(world, 1)
     world.catalog.tables.commit(SLOT, requirements, updates, repeat=repeat(1, "create"))
     second = append(2, 1, 2)
     second[1][0]["snapshot"].update({"first-row-id": 1, "added-rows": 1})

@@ -28,8 +28,8 @@ from tests.contract.catalog.test_commits import (
     SLOT,
     World,
     append,
+    create_with_rows,
     repeat,
-    snapshot,
     staged,
 )
 from tests.contract.catalog.test_transactions import OPERATIONS, A, B, check, set_on, small_world
@@ -90,9 +90,7 @@ def test_a_create_with_rows_that_is_sent_again_while_it_goes_on_is_done_by_both(
     world: World, key: IdempotencyKey | None, together: bool
 ) -> None:
     """A client whose connection ended repeats it; the one that comes second must not have files deleted."""
-    requirements, updates = staged(world)
-    rows = {**snapshot(1, None, 1), "first-row-id": 0, "added-rows": 1}
-    updates += [{"action": "add-snapshot", "snapshot": rows}, append(1, None, 1)[1][1]]
+    requirements, updates = create_with_rows(world, 1)
 
     def create(catalog: Catalog) -> None:
         if together:
@@ -114,9 +112,7 @@ def test_a_create_with_rows_that_is_sent_again_while_it_goes_on_is_done_by_both(
 def test_a_create_with_rows_that_went_on_meanwhile_is_not_refused_whatever_followed(
     world: World, since: str, key: IdempotencyKey | None, together: bool
 ) -> None:
-    requirements, updates = staged(world)
-    rows = {**snapshot(1, None, 1), "first-row-id": 0, "added-rows": 1}
-    updates += [{"action": "add-snapshot", "snapshot": rows}, append(1, None, 1)[1][1]]
+    requirements, updates = create_with_rows(world, 1)
 
     def meanwhile(other: Catalog) -> None:
         other.tables.commit(SLOT, requirements, updates, repeat=key)

@@ -32,7 +32,18 @@ from tarn_catalog.state.pointer import VIEW, Pointer
 from tarn_catalog.testing.faulty_store import Op
 from tests.contract.catalog.access_world import World as People
 from tests.contract.catalog.access_world import world as people
-from tests.contract.catalog.test_commits import FREE, NEW, SECOND, SET, SLOT, World, append, repeat, staged
+from tests.contract.catalog.test_commits import (
+    FREE,
+    NEW,
+    SECOND,
+    SET,
+    SLOT,
+    World,
+    append,
+    create_with_rows,
+    repeat,
+    staged,
+)
 from tests.contract.keeper.reaping import Clocked
 
 Json = dict[str, Any]
@@ -523,13 +534,6 @@ def test_a_repeated_transaction_that_another_table_refuses_is_unknown_if_its_row
         OutcomeUnknownError, match=f"{said} carried out before.*history of that time was thinned"
     ):
         world.another().together.commit(changes)
-
-
-def create_with_rows(world: World, number: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    requirements, updates = staged(world)
-    add, move = append(number, None, 1)[1]
-    add["snapshot"] |= {"first-row-id": 0, "added-rows": 1}
-    return requirements, [*updates, add, move]
 
 
 def send(world: World, requirements: list[Any], updates: list[Any], *, several: bool) -> None:
