@@ -18,6 +18,7 @@ from tests.support.containers import (
     remove_leftovers,
 )
 from tests.support.kafka_sockets import close_abandoned_sockets
+from tests.support.log_state import as_it_was, never_cached
 from tests.support.plays import NIGHTLY, TIMES
 from tests.support.quick_http import make_quick
 from tests.support.stack import Stack, running_stack
@@ -32,6 +33,14 @@ os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 settings.register_profile("tarn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tarn")
 make_quick()
+never_cached()
+
+
+@pytest.fixture(autouse=True)
+def logging_of_its_own() -> Iterator[None]:
+    """Undo what a test changed in how this process logs."""
+    with as_it_was():
+        yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
