@@ -191,7 +191,7 @@ def set_snapshot_ref(draft: MetadataBuilder, update: SetSnapshotRefUpdate) -> Me
             raise InvalidError(f"Tags do not support setting {field}")
         ref[field] = value
     refs = meta.get("refs") or {}
-    before = refs.get(name) or {}
+    before: Mapping[str, Any] = refs.get(name) or {}
     if kind == "branch" == before.get("type") and snapshot_id in draft.added and len(ref) == 2:
         ref |= {field: before[field] for field in _RETENTION if field in before}
     if refs.get(name) == ref:
