@@ -43,20 +43,16 @@ def logging_of_its_own() -> Iterator[None]:
         yield
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test the marker and the timeout of its tier; leave out what this run does not have."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Give each test the marker and the timeout of its tier; leave out what this run does not have.
+
+    Those of other turns last: what the run's own expression of markers leaves out is none of them.
+    """
     if not NIGHTLY:
         left = [item for item in items if item.get_closest_marker("nightly") is not None]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
-    others = of_other_turns(items)
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in others]
-        (artifacts() / OTHER_TURNS).write_text(
-            "".join(f"{item.nodeid}\n" for item in others), encoding="utf-8"
-        )
-    items[:] = last_in_their_folders(items)
     for item in items:
         tier = tier_of(item.path)
         if tier is None:
@@ -67,6 +63,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("timeout") is None:
             times = TIMES if item.get_closest_marker("plays") else 1
             item.add_marker(pytest.mark.timeout(TIMEOUT_S_BY_TIER[tier] * times))
+    yield
+    others = of_other_turns(items)
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+        (artifacts() / OTHER_TURNS).write_text(
+            "".join(f"{item.nodeid}\n" for item in others), encoding="utf-8"
+        )
+    items[:] = last_in_their_folders(items)
 
 
 @pytest.hookimpl(wrapper=True)

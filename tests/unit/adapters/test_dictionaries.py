@@ -31,6 +31,7 @@ def table(count: int, *, chunks: int = 1) -> pa.Table:
     return pa.concat_tables([whole.slice(start, size) for start in range(0, count, size)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chunks", [1, 5])
 def test_only_columns_whose_values_repeat_have_a_dictionary(chunks: int) -> None:
     inside = ["tags.list.element", "m.key_value.key", "m.key_value.value"]

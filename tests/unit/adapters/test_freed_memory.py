@@ -42,6 +42,7 @@ print(full - kept, kept - resident())
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_freed_buffers_are_kept_and_go_back_to_the_kernel_after_a_while() -> None:
     variables = SERVICES["ingest"]["environment"]

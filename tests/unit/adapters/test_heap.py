@@ -33,6 +33,7 @@ class Node:
         self.me = self
 
 
+@pytest.mark.long
 def test_what_lives_at_the_start_is_not_walked_through_again() -> None:
     before = len(gc.get_objects())
     freeze_heap()
@@ -40,6 +41,7 @@ def test_what_lives_at_the_start_is_not_walked_through_again() -> None:
     assert gc.get_freeze_count() > before / 2
 
 
+@pytest.mark.long
 def test_garbage_of_the_start_is_freed_first_and_later_garbage_still_is() -> None:
     old = weakref.ref(Node())
     freeze_heap()
@@ -50,6 +52,7 @@ def test_garbage_of_the_start_is_freed_first_and_later_garbage_still_is() -> Non
     assert new() is None
 
 
+@pytest.mark.long
 def test_ingest_freezes_its_heap_before_it_takes_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +91,7 @@ def test_ingest_freezes_its_heap_before_it_takes_work(
     assert frozen["started"] > 10_000
 
 
+@pytest.mark.long
 def test_the_gateway_freezes_its_heap_before_it_takes_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen: list[int] = []
 

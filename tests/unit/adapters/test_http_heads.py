@@ -135,6 +135,7 @@ class Parsed:
         self.fields.append((name.lower(), value.rstrip(b" \t")))
 
 
+@pytest.mark.long
 @given(
     st.lists(st.tuples(NAMES, VALUES.map(lambda text: text.encode("latin-1"))), max_size=6),
     st.text("/abc?=&%25:@!$'()*+,;.~-", max_size=20).map(str.encode),

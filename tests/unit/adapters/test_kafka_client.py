@@ -235,6 +235,7 @@ def met(call: Call, clients: Clients, fault: Exception) -> TarnError:
     return caught.value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize(
     ("denied", "right"),

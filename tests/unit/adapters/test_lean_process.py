@@ -20,6 +20,7 @@ print("pandas" in sys.modules)
 LEAN = "from tarn.adapters.lean_process import without_pandas; without_pandas()"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("before", "loaded"), [("", True), (LEAN, False)])
 def test_an_array_of_a_list_loads_pandas_only_where_nothing_was_said(before: str, loaded: bool) -> None:
     """The first case shows that the second is needed: with a PyArrow that does not, the function can go."""

@@ -176,6 +176,7 @@ def test_users_that_only_a_later_release_knows_stay_where_they_are():
     assert plan(volumes, random_bytes=chance(2)) == ()
 
 
+@pytest.mark.long
 @given(crashes=st.lists(st.integers(0, 40), max_size=6), seed=st.integers(0, 1000))
 def test_a_crash_after_any_write_any_number_of_times_is_healed(crashes: list[int], seed: int):
     volumes: dict[str, dict[str, str]] = EMPTY
@@ -216,6 +217,7 @@ def assert_nothing_handed_out_changed(before, after) -> None:
             assert new[client_id] == old[client_id]
 
 
+@pytest.mark.long
 @given(
     lost=st.sets(st.sampled_from(sorted(UIDS)), min_size=1, max_size=2),
     crash_after=st.integers(0, 12),

@@ -105,6 +105,7 @@ def steps_of_a_first_start(folder: Path) -> int:
     return len(counter.seen)
 
 
+@pytest.mark.long
 def test_a_crash_before_each_step_leaves_no_part_of_a_file_and_the_next_run_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

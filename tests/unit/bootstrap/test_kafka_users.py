@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +91,7 @@ STRANGE = Rule(
 )
 
 
+@pytest.mark.long
 @given(
     kept=st.sets(st.sampled_from(sorted(rules()))),
     users=st.sets(st.sampled_from([*USERS, "stranger", "kafka"])),

@@ -35,6 +35,7 @@ def rights(draw: st.DrawFn) -> dict[Area, frozenset[Action]]:
     return {**held, **parts, Area.WORKSHOP_SPECS: specs}
 
 
+@pytest.mark.long
 @given(held=rights())
 def test_any_rights_are_allowed_and_nothing_else(held: dict[Area, frozenset[Action]]) -> None:
     found = policy(held, "tarn")
@@ -50,6 +51,7 @@ def test_any_rights_are_allowed_and_nothing_else(held: dict[Area, frozenset[Acti
         assert not any(allows(found, name, other) for name in NAMES.values())
 
 
+@pytest.mark.long
 @given(held=rights(), part=st.sampled_from(PARTS))
 def test_a_part_with_fewer_rights_than_the_rest_is_refused(
     held: dict[Area, frozenset[Action]], part: Area
@@ -59,6 +61,7 @@ def test_a_part_with_fewer_rights_than_the_rest_is_refused(
         policy(wrong, "tarn")
 
 
+@pytest.mark.long
 @given(held=rights())
 def test_fewer_rights_on_specs_of_the_workshop_than_on_the_rest_are_refused(
     held: dict[Area, frozenset[Action]],

@@ -195,6 +195,7 @@ def test_rights_that_hold_pass_and_nothing_is_left_behind():
     assert store.objects == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("user", STORE_USERS)
 @pytest.mark.parametrize(("area", "action"), CELLS)
 def test_every_single_wrong_right_fails_by_name(user: str, area: Area, action: Action):

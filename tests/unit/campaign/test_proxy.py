@@ -89,12 +89,14 @@ def way(tmp_path: Path, what: str) -> Iterator[Way]:
         server.server_close()
 
 
+@pytest.mark.long
 def test_without_a_plan_all_passes_with_its_key(way: Way) -> None:
     assert way.post() == (200, b"done")
     assert way.arrived == [(COMMIT, "k", b"body")]
     assert not (way.folder / "done").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "answer", "arrived"),
     [
@@ -114,12 +116,14 @@ def test_the_plan_is_done_once_and_counted(way: Way, kind: str, answer: int | No
     assert [line.split()[0] for line in (way.folder / "done").read_text().splitlines()] == [kind]
 
 
+@pytest.mark.long
 def test_only_commits_are_broken(way: Way) -> None:
     way.plan("cut 1\n")
     assert way.post("/v1/oauth/tokens") == (200, b"done")
     assert way.post() is None
 
 
+@pytest.mark.long
 def test_a_late_commit_arrives_after_its_answer(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     waited, go = list[float](), threading.Event()
 
@@ -143,6 +147,7 @@ def test_a_late_commit_arrives_after_its_answer(way: Way, monkeypatch: pytest.Mo
     assert (waited, len(way.arrived)) == ([fault_proxy.LATE_S], 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["pointers"])
 def test_before_the_store_writes_of_pointers_are_broken(way: Way) -> None:
     """Its errors are the store's; signatures stay valid, as they cover the name that was asked for."""
@@ -158,6 +163,7 @@ def test_before_the_store_writes_of_pointers_are_broken(way: Way) -> None:
     assert len(way.arrived) == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["commits", "pointers"])
 def test_the_length_of_an_object_passes(way: Way) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", way.port, timeout=40)
@@ -167,6 +173,7 @@ def test_the_length_of_an_object_passes(way: Way) -> None:
     connection.close()
 
 
+@pytest.mark.long
 def test_a_body_in_chunks_arrives_whole(way: Way) -> None:
     """As clients send rows of a generator, whose length they do not know."""
     connection = http.client.HTTPConnection("127.0.0.1", way.port, timeout=40)

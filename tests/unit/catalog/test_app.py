@@ -141,6 +141,7 @@ def test_no_body_is_read_while_the_store_is_asked_who_may_wait(play: Play) -> No
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_bodies_that_wait_for_room_keep_their_share(play: Play) -> None:
     async def run() -> None:
         room(play, reading=4, working=2)
@@ -153,6 +154,7 @@ def test_bodies_that_wait_for_room_keep_their_share(play: Play) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_a_body_of_unknown_length_keeps_a_share_of_its_own_length(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +173,7 @@ def test_a_body_of_unknown_length_keeps_a_share_of_its_own_length(
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_bodies_whose_turn_came_count_until_there_is_room(play: Play) -> None:
     """They hold no share in their lines; after it, others are read later."""
 

@@ -13,6 +13,7 @@ from tarn.core.errors import UnavailableError
 from tarn_catalog.rest.bodies import WEIGHT_BYTES_MAX, TooLargeError, weight
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "piece",
     [
@@ -41,6 +42,7 @@ def test_a_weight_bounds_what_is_parsed(piece: bytes) -> None:
     assert real <= weight(body)
 
 
+@pytest.mark.long
 def test_a_long_text_weighs_little_more_than_itself() -> None:
     plain = b'{"text":"' + b"a" * 15_000_000 + b'"}'
     assert weight(plain) < 2 * len(plain) + 1_000

@@ -85,6 +85,7 @@ def test_what_is_counted_is_what_is_held(snapshots: int) -> None:
     assert 0.9 * real < held_bytes(len(raw)) < 1.6 * real, (len(raw), real)
 
 
+@pytest.mark.long
 def test_30_commits_to_a_long_history_hold_two_versions() -> None:
     catalog = lake()
     grow(catalog, 1, 1_000)

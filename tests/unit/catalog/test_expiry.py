@@ -75,6 +75,7 @@ def test_young_ones_stay_up_to_four_times_as_many() -> None:
     assert ids(meta) == list(range(41, 61))
 
 
+@pytest.mark.long
 def test_without_a_property_history_thins_and_says_all_keeps_it() -> None:
     assert len(ids(grown(table(), 1, 80, every_ms=1_000))) == 80, "few commits: all of them"
     meta = grown(table(), 1, 400, every_ms=1_000)
@@ -96,6 +97,7 @@ def test_the_log_of_a_thinned_history_has_no_gap() -> None:
     assert all(parent == number - 1 for number, parent in parents.items() if number > 1), "never rewritten"
 
 
+@pytest.mark.long
 def test_metadata_stays_below_100_kb_at_a_commit_a_second() -> None:
     """With snapshots as ingest writes them, 870 bytes each, and as many as the ladder ever keeps."""
     properties = {"write.metadata.previous-versions-max": "20"}

@@ -103,6 +103,7 @@ def test_another_process_reads_each_page_once(world: World) -> None:
     assert world.reads() == names
 
 
+@pytest.mark.long
 def test_a_key_takes_eight_bytes_and_as_much_is_counted(world: World) -> None:
     cache, count = Cache(), 20_000
     pages = KeyPages(
@@ -156,6 +157,7 @@ def test_what_earlier_processes_left_goes_and_nothing_else(world: World) -> None
     assert world.kept() == {used, of_another, on_its_way, new}
 
 
+@pytest.mark.long
 def test_many_that_were_left_are_found_a_part_at_a_time_and_all_go(world: World) -> None:
     first, count = world.process(), 2 * LISTED_MAX + 10
     for _ in range(count):
@@ -215,6 +217,7 @@ def test_pages_that_several_threads_remove_all_go(world: World) -> None:
     assert world.kept() == set()
 
 
+@pytest.mark.long
 def test_a_table_of_many_commits_reads_no_page_and_leaves_none_for_good(world: World) -> None:
     """Five hours of commits: pages in the store are those in use and those of the last quarter of an hour."""
     catalog = Catalog(world.store, WarehouseLayout(base="s3://tarn"), now_ms=world.clock)

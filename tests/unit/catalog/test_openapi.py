@@ -68,6 +68,7 @@ def test_all_references_lead_somewhere() -> None:
     assert named == set(DESCRIBED["components"]["schemas"])
 
 
+@pytest.mark.long
 def test_it_is_printed_as_json() -> None:
     printed = subprocess.run(
         [sys.executable, "-m", "tarn_catalog.rest.openapi"], capture_output=True, check=True, timeout=60

@@ -225,6 +225,7 @@ def test_every_attempt_but_the_first_pauses_with_jitter_up_to_a_limit() -> None:
 FAULTS = [None, *ANSWERS]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("late_ops", [None, 1, 2, 4])
 def test_every_sequence_of_four_faults_tells_the_truth(late_ops: int | None, record_property) -> None:
     """Committed: the value is there and stays. Conflict: it is not there and never will be."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ def remember(memory: RequestHistory, pages: Pages, done: CompletedRequest) -> Re
     return RequestHistory.from_json(memory.to_json())
 
 
+@pytest.mark.long
 def test_every_key_within_the_window_is_found_and_the_value_stays_small() -> None:
     memory, pages = RequestHistory(), Pages()
     for number in range(12_000):
@@ -112,6 +114,7 @@ def test_a_page_is_read_only_if_it_may_have_the_key_and_then_the_entry_counts() 
     assert memory.find("k3", pages) is None
 
 
+@pytest.mark.long
 def test_keys_are_forgotten_by_time_only() -> None:
     memory, pages = RequestHistory(), Pages()
     step_ms = REMEMBERED_MS // 1_000
@@ -128,6 +131,7 @@ def test_keys_are_forgotten_by_time_only() -> None:
     assert memory.find("k100", pages) is None
 
 
+@pytest.mark.long
 def test_entries_without_a_key_leave_no_page() -> None:
     memory, pages = RequestHistory(), Pages()
     for number in range(1_000):
@@ -147,6 +151,7 @@ def test_wrote_tells_yes_no_and_too_long_ago() -> None:
     assert RequestHistory().wrote("n1", 1) is False
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 400), st.booleans()), min_size=1, max_size=400),

@@ -72,6 +72,7 @@ def test_a_port_that_is_taken_is_named() -> None:
             bound(settings)
 
 
+@pytest.mark.long
 def test_the_command_ends_with_one_line_that_says_why(tmp_path: Path) -> None:
     write_secrets(tmp_path)
     for name in ("s3_access_key_id", "s3_secret_access_key"):
@@ -148,6 +149,7 @@ def test_a_name_that_is_not_this_machines_is_named() -> None:
         bound(settings)
 
 
+@pytest.mark.long
 def test_the_heap_is_frozen_when_the_catalog_is_assembled_and_before_it_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -576,6 +576,7 @@ def test_what_was_current_before_a_rollback_or_what_the_log_no_longer_tells_coun
     assert table_metadata.already_applied([snapshot(3), move(3)], emptied), "others were removed since"
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(st.data())
 def test_any_course_of_commits_keeps_the_metadata_whole(data: st.DataObject) -> None:
@@ -685,6 +686,7 @@ ODD = st.sampled_from(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=600, deadline=None)
 @given(st.data())
 def test_malformed_updates_are_refused_or_leave_what_readers_understand(data: st.DataObject) -> None:
@@ -712,6 +714,7 @@ def test_malformed_updates_are_refused_or_leave_what_readers_understand(data: st
     assert read.properties == done["properties"]
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_malformed_new_tables_are_refused_or_leave_what_readers_understand(data: st.DataObject) -> None:

@@ -159,6 +159,7 @@ def test_waits_for_the_commit_and_through_a_catalog_that_is_away_for_a_moment():
     assert report.stages[1].seconds == pytest.approx(2.0)
 
 
+@pytest.mark.long
 def test_a_catalog_that_hangs_is_left_behind():
     class Hanging(MemoryLake):
         def committed(self, table: str, stream: str):
@@ -265,6 +266,7 @@ def test_blocking_work_is_left_behind_after_its_time():
 OFFSETS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), max_size=20)
 
 
+@pytest.mark.long
 @given(rows=OFFSETS, dead=OFFSETS, ends=st.dictionaries(st.integers(0, 2), st.integers(1, 13)))
 def test_the_audit_passes_exactly_when_each_offset_up_to_the_end_is_there_once(rows, dead, ends):
     together = Counter([*rows, *dead])

@@ -141,6 +141,7 @@ def test_words_with_a_meaning_in_yaml_are_texts(word: str) -> None:
     assert held.get("from", held["name"]) == word
 
 
+@pytest.mark.long
 @given(topic=st.from_regex(TOPIC_PATTERN, fullmatch=True).filter(lambda t: t not in (".", "..")))
 def test_any_topic_gives_valid_names(topic: str) -> None:
     found = draft(topic, messages({"a": 1}), name=None, table=None)

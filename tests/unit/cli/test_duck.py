@@ -109,6 +109,7 @@ def test_a_table_is_found_wherever_it_is_named(sql: str):
     assert rows(sql) == ((1,), (2,), (3,))
 
 
+@pytest.mark.long
 def test_columns_of_any_name_are_read() -> None:
     """A plan has a line for each column; a name with two was not found in it, and was null in each row."""
     names = ["two\nlines", "A b", 'q"q', "it's", "x.y", "x", "0:1", "a,b", "[z]", " ", "é", "select", "tab\t"]
@@ -132,6 +133,7 @@ def test_columns_whose_names_differ_by_case_alone_are_not_taken_for_each_other()
     assert rows('SELECT "É", "é" FROM o.dd', two) == ((2, 1),), "of letters beyond ASCII it knows the case"
 
 
+@pytest.mark.long
 def test_tables_are_joined_also_with_themselves_and_in_deeper_namespaces():
     assert rows('SELECT e.id, k.id FROM bronze.events e JOIN ref.kinds k USING ("Kind") ORDER BY 1') == (
         (1, 10),
@@ -220,6 +222,7 @@ def test_an_unknown_table_is_told_by_the_catalog():
         rows("SELECT * FROM bronze.nothing")
 
 
+@pytest.mark.long
 def test_too_much_memory_is_refused_with_the_limit():
     with pytest.raises(InvalidError, match=r"more than the 64 MB that DuckDB has here.*--engine trino"):
         Duck(lake(), memory_mb=64).query("SELECT r.range FROM range(20_000_000) r ORDER BY hash(r.range)")

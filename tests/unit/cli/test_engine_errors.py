@@ -68,6 +68,7 @@ def trino_saying(body: dict[str, Any], status: int = 200) -> Iterator[str]:
         server.server_close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -85,6 +86,7 @@ def test_what_trino_calls_a_user_error_is_told_in_its_words(name: str, message: 
     assert exit_code(caught.value) == 2
 
 
+@pytest.mark.long
 def test_a_trino_that_still_starts_is_waited_for_by_the_user():
     body = trino_error("SERVER_STARTING_UP", "INTERNAL_ERROR", "Trino server is still initializing")
     with trino_saying(body) as uri, pytest.raises(UnavailableError, match=r"is not ready.*wait") as caught:
@@ -92,6 +94,7 @@ def test_a_trino_that_still_starts_is_waited_for_by_the_user():
     assert exit_code(caught.value) == 3
 
 
+@pytest.mark.long
 def test_a_trino_that_fails_names_its_log():
     body = trino_error("GENERIC_INTERNAL_ERROR", "INTERNAL_ERROR", "oops")
     with (
@@ -102,6 +105,7 @@ def test_a_trino_that_fails_names_its_log():
     assert exit_code(c.value) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "variables", "named"),
     [
@@ -160,6 +164,7 @@ def _end(codes: list[int]):
     return end
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("credential", ["cli-1:s-_x", None])
 def test_trino_gets_the_secret_of_the_command_line_where_there_is_one(credential: str | None) -> None:
     sent: list[tuple[str | None, str | None]] = []
@@ -185,6 +190,7 @@ def test_trino_gets_the_secret_of_the_command_line_where_there_is_one(credential
     assert sent == [("cli", "secret=s-_x" if credential else None)]
 
 
+@pytest.mark.long
 def test_ctrl_c_calls_off_the_query_in_trino():
     """Otherwise Trino keeps working for minutes, on all cores, for a client that is gone."""
     called_off: list[str] = []
@@ -287,6 +293,7 @@ def test_a_text_that_is_not_utf8_is_named_as_that(monkeypatch):
         spark_answering(monkeypatch, pa.table({"t": text})).query("SELECT 1")
 
 
+@pytest.mark.long
 def test_a_time_that_python_does_not_have_is_named_by_each_engine(monkeypatch):
     """Iceberg's calendar is longer than Python's."""
     far = pa.table({"n": [1], "at": pa.array([3_000_000], pa.date32())})

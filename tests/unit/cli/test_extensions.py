@@ -98,6 +98,7 @@ def test_a_package_that_cannot_be_imported_says_so_and_leaves_the_others_alone(s
     assert "install that package again, or remove it" in told.value.message
 
 
+@pytest.mark.long
 def test_a_light_command_imports_nothing_of_the_demo_and_the_demo_is_there() -> None:
     code = (
         "import sys\n"

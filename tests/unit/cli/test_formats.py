@@ -56,6 +56,7 @@ def test_json_keeps_columns_with_the_same_name():
     }
 
 
+@pytest.mark.long
 @given(rows=st.lists(st.tuples(st.text(alphabet=st.characters(exclude_characters="\r\0")), st.integers())))
 def test_csv_reads_back_as_it_was_written(rows):
     text = as_csv(Answer(columns=("t", "n"), rows=tuple(rows)))

@@ -299,6 +299,7 @@ def test_a_canary_that_arrives_exits_0_and_prints_a_row_per_part(monkeypatch, ca
     assert "reading back with pyiceberg, trino, spark" in captured.err
 
 
+@pytest.mark.long
 def test_leaving_ends_the_process_even_with_a_hanging_thread():
     import subprocess
     import sys
@@ -313,6 +314,7 @@ def test_leaving_ends_the_process_even_with_a_hanging_thread():
     assert (done.returncode, done.stdout) == (0, b"tarn 0.1.0\n")
 
 
+@pytest.mark.long
 def test_nothing_heavy_is_imported_for_a_light_command():
     import subprocess
     import sys

@@ -45,6 +45,7 @@ def test_a_wrong_address_is_named_without_its_token() -> None:
     assert "t-_x" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_closed_session_does_nothing_when_it_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its finalizer would stop the thread pool of all sessions, at a moment that nobody chose."""
     gc.collect()  # the sessions of other tests

@@ -214,6 +214,7 @@ def test_a_beginning_that_makes_no_sense_is_refused(
         topics.positions(BOUNDS, start, last=last, partition=partition)
 
 
+@pytest.mark.long
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     code = (
         "import types\n"
@@ -256,6 +257,7 @@ class Silent:
         return 3
 
 
+@pytest.mark.long
 def test_a_read_that_does_not_get_on_ends_with_an_error() -> None:
     found = KafkaTopics("127.0.0.1:1", ANONYMOUS, timeout_s=0.2)
     with pytest.raises(UnavailableError, match=r"nothing came for 0\.2 s"):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SERVICES = ("yaml", "kafka", "confluent_kafka", "msgspec", "crc32c", "lz4", "snappy")
 COMMANDS = ("duckdb", "typer", "trino", "rich")
 
 
+@pytest.mark.long
 def test_the_client_is_imported_without_what_services_need() -> None:
     absent = f"import sys; sys.modules.update(dict.fromkeys({SERVICES + COMMANDS!r}))"
     code = f"{absent}; from tarn.client import subscribe; print(subscribe.__name__)"

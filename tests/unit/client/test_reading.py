@@ -144,6 +144,7 @@ def tables(draw: st.DrawFn) -> tuple[dict[Place, Range], dict[str, set[tuple[Pla
     return {p: (starts[p], end) for p, end in ends.items() if starts[p] < end}, files
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(tables(), st.integers(1, 12), st.integers(1, 6))
 def test_windows_cover_every_row_once_and_stay_small(

@@ -230,6 +230,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.long
 @given(STEPS, st.randoms(use_true_random=False))
 def test_whatever_is_there_ends_as_wanted(steps: list[tuple[int, str, int, bool]], chance: Any) -> None:
     """Specs change at any time, and some writers die: it settles, and never has two revisions at once."""

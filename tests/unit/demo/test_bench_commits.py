@@ -123,6 +123,7 @@ def test_the_commits_are_divided_into_rounds(commits: int, rounds: int, found: l
     assert sum(found) == commits
 
 
+@pytest.mark.long
 def test_the_contenders_take_turns_and_another_one_begins_each_round() -> None:
     order: list[str] = []
     both = [Table("a"), Table("b")]
@@ -140,12 +141,14 @@ def test_the_contenders_take_turns_and_another_one_begins_each_round() -> None:
     assert [[len(one) for one in r["times_ms"]] for r in results] == [[2, 2], [2, 2]]
 
 
+@pytest.mark.long
 def test_a_slow_contender_gets_no_further_round_and_is_not_left_out() -> None:
     results, failed = by_depth([Table()], 0, commits=9, rounds=3, cell_s_max=0.0, say=lambda _text: None)
     assert [len(one) for one in results[0]["times_ms"]] == [1]
     assert failed == {}
 
 
+@pytest.mark.long
 def test_a_round_ends_in_the_middle_when_the_time_of_the_contender_is_over() -> None:
     now = itertools.count()
     cell = Cell(contender=Table(), depth=0)
@@ -160,6 +163,7 @@ def test_a_warm_up_that_takes_long_is_one_commit() -> None:
     assert next(table.calls) == 1
 
 
+@pytest.mark.long
 def test_one_that_fails_is_left_out_with_its_reason_and_the_others_are_measured() -> None:
     class Broken(Table):
         def lay(self, table: str, commits: int) -> None:
@@ -172,6 +176,7 @@ def test_one_that_fails_is_left_out_with_its_reason_and_the_others_are_measured(
     assert failed == {"broken": "ValueError: no such thing"}
 
 
+@pytest.mark.long
 def test_the_time_of_a_refused_append_goes_on_until_it_is_acknowledged() -> None:
     now = itertools.count()
     table = Table(refuse=lambda number: number in (2, 3))
@@ -182,6 +187,7 @@ def test_the_time_of_a_refused_append_goes_on_until_it_is_acknowledged() -> None
     assert next(table.calls) == 2 + 2 + 2, "two to warm up, two refused, two timed"
 
 
+@pytest.mark.long
 def test_an_aged_table_takes_turns_with_new_ones() -> None:
     table, appended = Table(), []
     table.lay("depth_9", 9)
@@ -227,6 +233,7 @@ def own_time() -> Callable[[], float]:
     return clock
 
 
+@pytest.mark.long
 def test_writers_of_one_table_are_counted_and_what_they_wrote_is_looked_at() -> None:
     table = Table(refuse=lambda number: number % 3 == 2)
     found = contend(table, "t", 3, seconds=0.2, clock=own_time())
@@ -244,6 +251,7 @@ def test_the_writers_begin_on_a_table_with_one_commit_that_does_not_count() -> N
     assert found["refused"] == 0, "the first commit is repeated until it is there"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("copies", [0, 2])
 def test_a_lost_or_doubled_append_ends_the_benchmark(copies: int) -> None:
     with pytest.raises(DataError, match="something was lost or doubled"):
@@ -252,6 +260,7 @@ def test_a_lost_or_doubled_append_ends_the_benchmark(copies: int) -> None:
         )
 
 
+@pytest.mark.long
 def test_what_others_lose_is_a_result() -> None:
     found = contend(
         Table(on_tarn=False, kept=lambda number: int(number != 1)), "t", 2, seconds=0.2, clock=own_time()
@@ -273,6 +282,7 @@ def test_repeats_of_pyiceberg_are_counted_for_the_thread_that_made_them() -> Non
     assert len(mine) == 1
 
 
+@pytest.mark.long
 def test_a_writer_that_dies_is_reported_and_its_append_is_unknown() -> None:
     def refuse(number: int) -> bool:
         if number == 1:
@@ -431,6 +441,7 @@ def answering(status: int, came: list[float] | None = None) -> Iterator[str]:
         server.server_close()
 
 
+@pytest.mark.long
 def test_paced_loads_are_as_many_as_the_pace_allows() -> None:
     with answering(200) as uri:
         found = readers.loads(uri, "/v1/t", {}, seconds=0.4, paused_s=0.2)
@@ -439,11 +450,13 @@ def test_paced_loads_are_as_many_as_the_pace_allows() -> None:
     assert found["per_s"] == found["loads"] / 0.4
 
 
+@pytest.mark.long
 def test_a_load_that_is_refused_ends_the_benchmark() -> None:
     with answering(503) as uri, pytest.raises(UnavailableError, match="/v1/t answered 503"):
         readers.loads(uri, "/v1/t", {}, seconds=0.2, paused_s=0.1)
 
 
+@pytest.mark.long
 def test_paced_clients_begin_one_after_the_other() -> None:
     gaps: list[float] = []
     # A busy machine may delay some of them, and hardly so in each of several rounds.
@@ -458,6 +471,7 @@ def test_paced_clients_begin_one_after_the_other() -> None:
     pytest.fail(f"{gaps}")
 
 
+@pytest.mark.long
 def test_readers_are_a_process_of_their_own_and_each_round_counts() -> None:
     with answering(200) as uri:
         found = readers.loads_apart(uri, "/v1/t", {"X-Y": "z"}, seconds=0.2, paused_s=0.1, rounds=3)
@@ -466,6 +480,7 @@ def test_readers_are_a_process_of_their_own_and_each_round_counts() -> None:
     assert len(found["late_p99_rounds_ms"]) == 3
 
 
+@pytest.mark.long
 def test_what_a_reader_is_refused_with_ends_the_benchmark_from_its_process_too() -> None:
     with answering(503) as uri, pytest.raises(UnavailableError, match=r"^loads of .*/v1/t answered 503"):
         readers.loads_apart(uri, "/v1/t", {}, seconds=0.2, paused_s=0.1, rounds=1)
@@ -483,6 +498,7 @@ def test_rounds_of_loads_have_the_median_of_each_figure() -> None:
     assert readers.summed_up(rounds[:2])["p99_ms"] == 34.5, "between the two"
 
 
+@pytest.mark.long
 def test_what_a_process_holds_is_in_no_collection_of_a_timed_round() -> None:
     frozen: list[int] = []
 

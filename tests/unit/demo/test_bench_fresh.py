@@ -129,6 +129,7 @@ def test_trino_reads_rows_from_the_lowest_known_end_on() -> None:
     assert "WHERE id >= 24 " in trino.asked
 
 
+@pytest.mark.long
 def test_a_look_counts_at_its_answer_and_a_failed_one_not_at_all() -> None:
     seen, stop, answers = VisibilityLog(), threading.Event(), iter([None, {0: 1}, {0: 1}, {0: 4}])
 

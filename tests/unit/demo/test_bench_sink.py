@@ -118,6 +118,7 @@ def test_each_table_has_topics_of_its_own() -> None:
     assert len(made) == 4
 
 
+@pytest.mark.long
 def test_a_drain_ends_with_the_commit_that_completes_the_rows(worker: Worker) -> None:
     worker.refused = [503, 404]
     worker.statuses = [None, RUNNING]
@@ -132,6 +133,7 @@ def test_a_drain_ends_with_the_commit_that_completes_the_rows(worker: Worker) ->
     assert worker.asked[3][2] == sink.connector("t", "bench.t", Settings())
 
 
+@pytest.mark.long
 def test_a_task_that_failed_ends_the_drain_with_its_cause(worker: Worker) -> None:
     trace = "ConnectException: Exiting\n\tat a.b\nCaused by: x.DataException: offset: 50\nCaused by: y.Null\n"
     failed = {"connector": {"state": "RUNNING"}, "tasks": [{"state": "FAILED", "trace": trace}]}
@@ -148,12 +150,14 @@ def test_a_drain_that_stands_still_ends(worker: Worker, monkeypatch: pytest.Monk
     assert worker.asked[-1][0] == "DELETE"
 
 
+@pytest.mark.long
 def test_a_connector_that_is_refused_says_why(worker: Worker) -> None:
     worker.put = (400, '{"message": "Must specify table name(s)"}')
     with pytest.raises(InvalidError, match=r"400 .*Must specify table name"):
         sink.drain(lake((0, 0)), Settings(), "t", "bench.t", 98)
 
 
+@pytest.mark.long
 def test_a_connector_that_was_not_taken_is_not_waited_for(worker: Worker) -> None:
     worker.put = (404, "not found")
     with pytest.raises(UnavailableError, match=r"PUT /connectors/bench-t/config: 404"):

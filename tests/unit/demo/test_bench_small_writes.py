@@ -44,6 +44,7 @@ def test_what_the_writers_of_a_peer_wrote_is_counted() -> None:
     assert found["refused"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("copies", "wrong"), [(0, -50), (2, 50)])
 def test_a_lost_or_doubled_write_ends_the_benchmark_or_is_a_peers_result(copies: int, wrong: int) -> None:
     def kept(number: int) -> int:
@@ -106,6 +107,7 @@ def played(say: Callable[[int, bytes], bytes | None], requests: int = 8) -> tupl
         return asyncio.run(play()), asked
 
 
+@pytest.mark.long
 def test_a_producer_numbers_its_rows_and_counts_what_was_answered() -> None:
     found, asked = played(lambda number, _: answer(200, *(["Tarn-Pressure: much"] if number == 1 else [])))
     assert len(found.times_ms) == len(asked) > 2
@@ -119,6 +121,7 @@ def test_a_producer_numbers_its_rows_and_counts_what_was_answered() -> None:
     assert all(b"Tarn-Sequence: %d\r\n" % number in one for number, one in enumerate(asked))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_refused_write_is_repeated(status: int) -> None:
     found, asked = played(lambda number, _: answer(status, "Retry-After: 0") if number == 1 else answer(200))

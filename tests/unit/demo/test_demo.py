@@ -103,6 +103,7 @@ def _mark(index: int) -> ReplayMarker:
 NONE_OF_FOUR: dict[int, ReplayMarker | None] = dict.fromkeys(range(4))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gone", [{0: 30, 1: 20, 2: 30, 3: 20}, {0: 0, 1: 20, 2: 0, 3: 0}])
 def test_a_year_whose_last_messages_are_gone_is_not_begun_once_more_unasked(
     monkeypatch: pytest.MonkeyPatch, gone: dict[int, int]

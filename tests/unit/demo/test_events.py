@@ -33,6 +33,7 @@ def _event(message: Message) -> dict[str, object]:
     return event
 
 
+@pytest.mark.long
 def test_each_flight_makes_the_events_that_its_row_tells() -> None:
     stream = _stream(NoiseRates())
     rows = dataset.read_flights().slice(0, ROWS)
@@ -111,6 +112,7 @@ def test_ids_and_keys_are_unique() -> None:
     assert len({m.key for m in messages}) == ROWS
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
     noise = NoiseRates(duplicates=0.02, late=0.05, broken=0.01)
     flights, airports = dataset.read_flights().slice(0, ROWS), dataset.read_reference("airports")
@@ -121,6 +123,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
     assert len({one.fingerprint, three.fingerprint, _stream(NoiseRates()).fingerprint}) == 3
 
 
+@pytest.mark.long
 def test_a_range_is_the_same_part_of_the_whole() -> None:
     stream = _stream(NoiseRates(duplicates=0.02, late=0.05, broken=0.01))
     assert list(stream.messages(1_234, 2_345, now=NOW)) == _all(stream)[1_234:2_345]
@@ -139,6 +142,7 @@ def test_shares_are_met_exactly() -> None:
     assert len(ids) == totals.events
 
 
+@pytest.mark.long
 def test_late_events_are_sent_hours_later_and_duplicates_after_the_first() -> None:
     late = _stream(NoiseRates(late=0.05))
     delays = [m.due_ms - _happened_ms(m) for m in _all(late)]
@@ -151,6 +155,7 @@ def test_late_events_are_sent_hours_later_and_duplicates_after_the_first() -> No
     assert 0 < max(lags) <= DUPLICATE_LAG_MS_MAX
 
 
+@pytest.mark.long
 def test_every_kind_of_broken_message_is_made() -> None:
     messages = [m.value for m in _all(_stream(NoiseRates(broken=0.05))) if _readable(m) is None]
     assert b"" in messages

@@ -110,6 +110,7 @@ class Time:
         return Clock(now_s=lambda: self.now_s, wait=self.wait)
 
 
+@pytest.mark.long
 def test_an_empty_lake_gets_everything_and_the_load_returns_when_gold_has_it() -> None:
     log, view = Log(), Seen()
     lake = Lake(log)

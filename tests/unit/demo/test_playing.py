@@ -86,6 +86,7 @@ def _planned(broker: Broker, *, again: bool = False) -> ReplayPass:
     return plan(broker.tails(), ends, fingerprint=_stream().fingerprint, again=again)
 
 
+@pytest.mark.long
 def test_everything_is_sent_once_in_order() -> None:
     broker, stream = Broker(), _stream(16_000)
     play = ReplayPass(fingerprint=stream.fingerprint, round=1, next=(0,) * PARTITIONS)
@@ -98,6 +99,7 @@ def test_everything_is_sent_once_in_order() -> None:
     assert broker.most_unsettled <= bound < len(stream), "what waits to be acknowledged is bounded"
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(min_value=0, max_value=950), min_size=1, max_size=4))
 def test_killed_anywhere_and_resumed_sends_each_message_once(kills: list[int]) -> None:
@@ -116,6 +118,7 @@ def test_killed_anywhere_and_resumed_sends_each_message_once(kills: list[int]) -
     assert is_finished(_planned(broker), ends_in(_stream(), PARTITIONS))
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(min_value=0, max_value=950), min_size=PARTITIONS, max_size=PARTITIONS))
 def test_partitions_cut_at_different_places_are_filled_up(cuts: list[int]) -> None:

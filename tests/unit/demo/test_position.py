@@ -47,6 +47,7 @@ def test_a_position_carries_the_snapshot_that_the_rows_were_made_from(
     assert dict(everyones.Position.from_json(made.to_json()).next) == next_, "other readers pass over it"
 
 
+@pytest.mark.long
 @given(offsets)
 def test_the_map_of_ingest_is_understood(next_: dict[int, int]) -> None:
     source = TopicIdentity(cluster="c", topic="flight-events", topic_id="t")
@@ -73,6 +74,7 @@ def test_a_position_that_cannot_be_read_is_told(text: str) -> None:
         Position.from_json(text)
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(offsets, st.dictionaries(st.integers(0, 7), st.integers(0, 10_000)), st.integers(1, 5_000))
 def test_pieces_cover_what_is_there_once_and_in_order(
@@ -135,6 +137,7 @@ def test_another_source_stops(name: str) -> None:
         next_range(_at(p0=1), other, offsets_max=10)
 
 
+@pytest.mark.long
 @given(offsets, offsets)
 def test_covering_is_per_partition(a: dict[int, int], b: dict[int, int]) -> None:
     assert _of(a).covers(_of(b)) == all(a.get(p, 0) >= o for p, o in b.items())

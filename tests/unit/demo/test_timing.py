@@ -44,6 +44,7 @@ def _at(ms: object) -> datetime:
     return datetime.fromtimestamp(int(ms) / 1000, UTC)  # type: ignore[call-overload]
 
 
+@pytest.mark.long
 def test_the_data_set_is_the_known_one(flights: pa.Table) -> None:
     assert flights.num_rows == 336_776
     nulls = {"dep_time": 8_255, "arr_time": 8_713, "arr_delay": 9_430, "tailnum": 2_512}
@@ -78,6 +79,7 @@ def test_arrival_is_the_next_time_the_clock_there_shows_it(
     assert took == timedelta(hours=hours_later)
 
 
+@pytest.mark.long
 def test_no_flight_is_in_the_air_for_longer_than_it_takes(flights: pa.Table, airports: pa.Table) -> None:
     took = (timing.arrival(flights, airports) - timing.departure(flights)) // timing.MINUTE_MS
     air_time = flights["air_time"].to_pandas().to_numpy()

@@ -90,6 +90,7 @@ def wrong_with_script(script: str, rest: str) -> str:
     return f"no option {unknown[0]}" if unknown else ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", [*PAGES, *BOOKS], ids=lambda path: path.name)
 def test_every_command_exists_with_its_options(path: Path) -> None:
     wrong = []
@@ -143,6 +144,7 @@ def wrong_in_message(text: str) -> list[str]:
     return wrong
 
 
+@pytest.mark.long
 def test_every_command_in_a_message_exists() -> None:
     texts = [(path, text) for path in SOURCES for text in messages(path) if "scripts/tarn " in text]
     assert len(texts) > 80

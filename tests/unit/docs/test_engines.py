@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from tests.integration.engines.limits import PYARROW, PYICEBERG, SPARK, TRINO, as_table
 
 ROOT = Path(__file__).parents[3]
@@ -16,6 +18,7 @@ def test_the_limits_are_those_that_tests_provoke():
     assert re.findall(r"^\|.*$", text, re.MULTILINE) == as_table()
 
 
+@pytest.mark.long
 def test_they_name_the_versions_that_run_here():
     locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
     versions = {package["name"]: package.get("version", "") for package in locked}

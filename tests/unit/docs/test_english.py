@@ -63,6 +63,7 @@ def prose(source: str) -> Iterator[str]:
             yield token.string
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folder", CODE)
 def test_no_phrase_of_the_dialect_is_in_a_docstring_or_comment(folder: str) -> None:
     found = {

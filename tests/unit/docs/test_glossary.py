@@ -70,6 +70,7 @@ def constants() -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 def test_every_stored_name_is_listed_and_no_other() -> None:
     (rows,) = tables(section(PAGE, "Names that are stored"))
     listed = {re.sub(r"<\w+>$", "", name) for row in rows for name in re.findall(r"`([^`]+)`", row["name"])}

@@ -154,6 +154,7 @@ def used() -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 def test_every_variable_that_is_used_is_documented_and_no_other():
     found = used()
     assert {name: found[name] for name in sorted(set(found) - documented())} == {}

@@ -47,6 +47,7 @@ def grown(
     return kept, most
 
 
+@pytest.mark.long
 def test_a_commit_a_second_for_a_day_and_an_hour_keeps_a_ladder() -> None:
     count = 26 * 3_600
     # The first day in steps of ten seconds to save time: only hourly snapshots of it are left.
@@ -63,6 +64,7 @@ def test_a_commit_a_second_for_a_day_and_an_hour_keeps_a_ladder() -> None:
     assert max(ages_s) > 22 * 3_600
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every_ms", [20, 100, 10_000, 30_000, 600_000, 7_200_000, DAY_MS])
 def test_whatever_the_pace_eighty_to_a_hundred_stay(every_ms: int) -> None:
     kept, most = grown(3_000, every_ms)
@@ -76,6 +78,7 @@ def test_few_commits_keep_everything() -> None:
     assert [s["snapshot-id"] for s in grown(81, DAY_MS)[0]][:2] == [2, 3], "the oldest goes first"
 
 
+@pytest.mark.long
 @pytest.mark.plays
 @pytest.mark.parametrize("seed", seeds(20))
 def test_clocks_of_any_kind_neither_fill_the_history_nor_touch_the_newest(seed: int) -> None:
@@ -168,6 +171,7 @@ def test_without_such_a_tag_history_does_not_wait() -> None:
     assert len(run_beside({"mine": 300, "tarn-reader": 310}, 600)) <= Retention().count_max + 2
 
 
+@pytest.mark.long
 def test_a_reader_too_far_behind_holds_nothing_and_does_not_take_others_along() -> None:
     both = run_beside({"tarn-reader-dead": 100, "tarn-reader-alive": 1_000}, 1_150)
     assert [n for n in both if n >= 1_000] == list(range(1_000, 1_151))

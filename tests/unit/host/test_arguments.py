@@ -66,6 +66,7 @@ def calls() -> list[tuple[Path, ast.Call]]:
     return found
 
 
+@pytest.mark.long
 def test_no_command_line_takes_part_of_an_option() -> None:
     found = calls()
     assert len(found) > 10

@@ -22,6 +22,7 @@ def is_alive(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
+@pytest.mark.long
 def test_a_late_run_ends_with_its_children(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     note = tmp_path / "pid"
     limit_s = 1

@@ -66,6 +66,7 @@ def test_what_looks_like_a_secret_goes(text: str) -> None:
     assert count >= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [

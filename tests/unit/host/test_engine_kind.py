@@ -144,6 +144,7 @@ FROM_SOURCE = {"faust-streaming"}
 """Built from source on arm64; without a compiler their C parts are left out (docs/upgrading.md)."""
 
 
+@pytest.mark.long
 def test_every_compiled_package_of_the_lock_is_there_for_both_architectures() -> None:
     """Every package with a wheel for Linux on x86-64 has one for arm64, so that nothing must be compiled."""
     packages = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]

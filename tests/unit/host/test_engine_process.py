@@ -59,6 +59,7 @@ def install(sandbox: Path, first: str) -> None:
         file.chmod(0o755)
 
 
+@pytest.mark.long
 def test_start_records_the_process_and_stop_ends_it(sandbox: Path) -> None:
     engine.start(DEBIAN_ROOT)
     record = json.loads((sandbox / "engine.json").read_text())
@@ -82,6 +83,7 @@ def test_a_reused_process_id_is_never_stopped(sandbox: Path) -> None:
             stranger.kill()
 
 
+@pytest.mark.long
 def test_a_second_daemon_is_never_started(sandbox: Path) -> None:
     with subprocess.Popen([sandbox / "bin" / "dockerd"], stdin=subprocess.DEVNULL) as first:
         try:
@@ -99,6 +101,7 @@ def test_a_second_daemon_is_never_started(sandbox: Path) -> None:
             first.kill()
 
 
+@pytest.mark.long
 def test_a_stale_pid_file_does_not_hinder(sandbox: Path) -> None:
     (sandbox / "docker.pid").write_text(str(os.getpid()))
     engine.start(DEBIAN_ROOT)

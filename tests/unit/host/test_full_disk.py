@@ -118,6 +118,7 @@ def test_any_other_error_of_the_system_is_not_called_a_full_disk() -> None:
         no_room(OSError(errno.EACCES, "Permission denied"))
 
 
+@pytest.mark.long
 def test_a_program_whose_log_cannot_be_written_still_ends() -> None:
     """More than a pipe holds: unless it is read, the program blocks."""
     running = shell.Running([sys.executable, "-I", "-c", "print('x' * 99 + '\\n' * 3 * 65536)"], on_line=full)

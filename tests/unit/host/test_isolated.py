@@ -13,6 +13,7 @@ from tarn_host.console import line
 from tarn_host.stack.project import ROOT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("script", ["up", "down", "tarn", "test", "doctor", "bench", "sbom"])
 def test_nothing_is_imported_from_the_folder_that_somebody_stands_in(script: str, tmp_path: Path) -> None:
     """The names are modules that every script imports, of the standard library and of Tarn."""

@@ -52,6 +52,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+@pytest.mark.long
 def test_the_second_is_refused_with_the_first_ones_pid_and_words(other: subprocess.Popen[str]) -> None:
     assert lock.is_busy(HERE)
     with pytest.raises(StopError) as caught, lock.only_one(HERE):
@@ -61,6 +62,7 @@ def test_the_second_is_refused_with_the_first_ones_pid_and_words(other: subproce
     assert "Ctrl-C" in caught.value.fix
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("script", "words"), [(up.main, ["--yes"]), (down.main, ["--purge", "--yes"])], ids=["up", "down --purge"]
 )
@@ -102,6 +104,7 @@ def test_a_look_changes_and_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_lock_without_words_is_refused_all_the_same(other: subprocess.Popen[str], tmp_path: Path) -> None:
     (tmp_path / "tarn-1.lock").write_text("")
     with pytest.raises(StopError, match="another script is at work on tarn-1"), lock.only_one(HERE):

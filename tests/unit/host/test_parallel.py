@@ -24,6 +24,7 @@ def meets(own: Path, other: Path) -> str:
     return f"import pathlib, time; pathlib.Path({str(own)!r}).touch()\nwhile not {look}: time.sleep(0.01)"
 
 
+@pytest.mark.long
 def test_lanes_run_side_by_side_and_each_in_its_order(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -41,6 +42,7 @@ def test_lanes_run_side_by_side_and_each_in_its_order(
     assert "c          | told" in capfd.readouterr().out
 
 
+@pytest.mark.long
 def test_one_lane_shows_its_output_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     parallel.run([[python("a", "print('told')")]], lambda ended: None)
     assert capfd.readouterr().out == "told\n"
@@ -54,6 +56,7 @@ def interrupts(request: pytest.FixtureRequest) -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize("beside", [[], [python("b", "pass")]], ids=["alone", "beside another"])
 def test_a_late_job_is_interrupted_and_counts_as_late(
@@ -78,6 +81,7 @@ def test_what_ends_the_run_early_ends_the_programs() -> None:
     assert time.monotonic() - begin < 45
 
 
+@pytest.mark.long
 def test_a_job_is_prepared_just_before_it_runs() -> None:
     told: list[str] = []
     jobs = [

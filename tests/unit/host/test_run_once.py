@@ -88,6 +88,7 @@ def interrupted(
         return process.wait(timeout=40)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
 )
@@ -98,12 +99,14 @@ def test_a_signal_goes_to_the_container_whose_exit_code_is_told(
     assert not list(state.glob("tarn-*"))
 
 
+@pytest.mark.long
 def test_a_container_that_is_not_there_yet_gets_the_signal_when_it_is(state: Path):
     (state / "late").touch()
     assert interrupted(state, signal.SIGINT, wait_for="asked") == 130
     assert (state / "calls").read_text().count("kill --signal INT") >= 2
 
 
+@pytest.mark.long
 def test_a_container_that_does_not_end_is_removed(state: Path):
     (state / "deaf").touch()
     assert interrupted(state, signal.SIGINT, grace_s=1.0) != 0
@@ -111,6 +114,7 @@ def test_a_container_that_does_not_end_is_removed(state: Path):
     assert "rm --force tarn-x-cli-run-" in (state / "calls").read_text()
 
 
+@pytest.mark.long
 def test_a_block_that_fails_ends_the_container(state: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", os.pathsep.join([str(state.parent / "bin"), os.environ["PATH"]]))
     here = project.Project(name="tarn-x", base="b", own_base=False, settings={})

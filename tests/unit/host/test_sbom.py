@@ -100,6 +100,7 @@ def test_a_note_that_has_run_out_is_reported_and_still_read() -> None:
     assert "until 2026-11-20" in found.what
 
 
+@pytest.mark.long
 def test_the_tests_of_the_images_can_be_collected_after_every_note_has_run_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

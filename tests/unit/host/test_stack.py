@@ -214,6 +214,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, found: list[Service]) -> project.Proj
     return project.Project(name="t", base="b", own_base=True, settings={}, choices={})
 
 
+@pytest.mark.long
 def test_a_start_that_is_done_is_seen_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     here = quick(monkeypatch, [])
     monkeypatch.setattr(lifecycle, "WATCH_S", 55.0)

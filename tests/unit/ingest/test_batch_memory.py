@@ -213,6 +213,7 @@ def test_one_that_was_alone_makes_room_for_one_that_becomes_busy() -> None:
         assert sum(new.batches) == pytest.approx(sum(old.batches), rel=0.2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(30))
 def test_the_total_is_kept_and_all_go_on(seed: int) -> None:
     """Readers with records of all sizes become busy at once; commits end whenever they like."""
@@ -235,6 +236,7 @@ def test_the_total_is_kept_and_all_go_on(seed: int) -> None:
         assert all(one.batches for one in busy), [len(one.batches) for one in busy]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("total", [1, 8, 48])
 def test_no_total_is_used_up_by_batches_that_nobody_closes(total: int) -> None:
     """All read until they can only wait: then one at least has a batch to commit, however many they are."""

@@ -45,6 +45,7 @@ def depth(kind: ColumnType) -> int:
 types = st.recursive(primitives, nested, max_leaves=8).filter(lambda kind: depth(kind) <= DEPTH_MAX)
 
 
+@pytest.mark.long
 @given(kind=types)
 def test_a_type_survives_its_text_and_its_metadata(kind: ColumnType) -> None:
     text = str(kind)

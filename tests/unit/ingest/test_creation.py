@@ -148,6 +148,7 @@ def keys(count: int, kind: str = "k") -> dict[str, int]:
     return {f"{kind}{n}": n for n in range(count)}
 
 
+@pytest.mark.long
 def test_a_new_table_of_more_columns_than_a_spec_may_name_is_refused() -> None:
     assert len(of_json(keys(FIELDS_MAX))[0]) == FIELDS_MAX
     for mapping, count in (("{}", 1_001), ("{rest: rest}", 1_000), ("{cast: {k0: long, x: date}}", 1_000)):
@@ -188,6 +189,7 @@ def test_a_struct_grows_to_as_many_fields_as_a_spec_may_give_it() -> None:
     assert types(columns_for(made, both).fields) == {"s": "struct<a: int>"}
 
 
+@pytest.mark.long
 def test_many_keys_cost_as_many_steps() -> None:
     """Each name is looked up, not compared with all others: that would take an hour."""
     made = body()

@@ -35,6 +35,7 @@ def wanted(value: Fraction, target: pa.DataType) -> Decimal | None:
     return Decimal(int(whole)).scaleb(-target.scale, PLAIN)
 
 
+@pytest.mark.long
 @given(TEXTS, st.none() | st.integers(-90, 90), TARGETS)
 @example("12345678901234567890123456789012345678", None, pa.decimal128(38, 10))
 @example("1", -77, pa.decimal128(10, 2))
@@ -50,6 +51,7 @@ def test_a_text_is_its_exact_value_or_none(digits: str, exponent: int | None, ta
     assert got == [None, 0, wanted(value, target)]
 
 
+@pytest.mark.long
 @given(st.sampled_from(sorted(SOURCES, key=SOURCES.__getitem__)), st.integers(-76, 76), TARGETS, st.data())
 def test_a_decimal_of_another_type_is_its_exact_value_or_none(
     make: type[pa.DataType], power: int, target: pa.DataType, data: st.DataObject

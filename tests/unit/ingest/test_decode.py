@@ -396,6 +396,7 @@ mutated = st.one_of(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(records=st.lists(mutated, max_size=6))
 @example(records=[b'{"s":"}', b'{"s":"x"}'])
@@ -436,6 +437,7 @@ def test_a_batch_is_parsed_in_pieces_and_is_whole(monkeypatch: Any):
     assert [t["offset"] - 100 for t in found.rows.column("_tarn").to_pylist()] == list(found.index)
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(record=messages | mutated.filter(lambda record: record is not None))
 @example(record=b'{"s":"a",\n"i":1}')

@@ -284,6 +284,7 @@ def test_an_uncompressed_dictionary_is_read_and_a_stream_may_lack_its_end() -> N
     assert decode([GOOD[:-8]], ID).bad == {}
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_whatever_the_bytes_are_the_neighbours_are_rows(data: st.DataObject) -> None:

@@ -321,6 +321,7 @@ def test_a_schema_that_is_none_is_refused(schema: Any, reason: str) -> None:
         MessageFormat.model_validate({"format": "avro", "avro": {"schema": schema}})
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_whatever_the_bytes_are_the_neighbours_are_rows(data: st.DataObject) -> None:

@@ -17,6 +17,7 @@ from tests.unit.ingest import test_decode_nested as nested
 from tests.unit.ingest.test_decode import batch, decoder, same
 
 
+@pytest.mark.long
 def test_many_records_good_and_bad_decode_like_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over several pieces of the parser, with every way in which a record is set apart."""
     monkeypatch.setattr("tarn.core.json_parser.TYPED_RECORDS", 50)
@@ -91,6 +92,7 @@ def by_place(raw: RawBatch, found: Decoded) -> dict[tuple[int, int], str]:
     return what | {(raw.partitions[i], raw.offsets[i]): reason for i, reason in found.bad.items()}
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), values=RECORDS, piece=st.integers(1, 9))
 def test_a_record_gives_the_same_wherever_a_batch_is_cut_and_joined(

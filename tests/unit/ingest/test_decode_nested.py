@@ -178,6 +178,7 @@ typed = st.fixed_dictionaries(
 ).map(lambda m: json.dumps(m).encode())
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(record=typed)
 @example(record=b'{"id":1,"legs":[{"n":1.0},{"n":2}]}')

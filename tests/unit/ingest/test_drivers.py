@@ -106,6 +106,7 @@ def test_everything_else_is_for_both() -> None:
     assert shared.asked == limited.asked == ["drain", "kill", "collect", "on_change", "drain_all", "join"]
 
 
+@pytest.mark.long
 def test_a_writer_that_is_left_behind_leaves_nothing_in_the_registry() -> None:
     """A change that is under way when it is left behind is over before its reader is removed."""
     entered, go = threading.Event(), threading.Event()

@@ -171,6 +171,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(messages=st.lists(st.dictionaries(keys, trees, max_size=4), min_size=1, max_size=5))
 @example(messages=[{"*": False}])

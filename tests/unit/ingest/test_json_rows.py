@@ -88,6 +88,7 @@ def written(fields: list[FieldSpec], rows: list[Any], **more: int) -> JsonRows:
     return json_rows(fields, table_of(fields, rows), **limits)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", VALUES)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())

@@ -90,6 +90,7 @@ def test_a_key_that_is_a_star_is_not_read_and_kept() -> None:
     assert row["rest"] == '{"*":5,"z":2}'
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(
     message=st.fixed_dictionaries(

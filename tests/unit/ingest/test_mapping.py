@@ -218,6 +218,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", CASTS)
 @settings(deadline=None, max_examples=150)
 @given(st.lists(VALUES, min_size=1, max_size=8), st.booleans())

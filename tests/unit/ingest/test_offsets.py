@@ -91,6 +91,7 @@ def test_impossible_ranges_are_refused(partition, start, end):
         OffsetRange(partition=partition, start=start, end=end)
 
 
+@pytest.mark.long
 @given(st.dictionaries(st.integers(0, 999), st.integers(0, 2**62), max_size=20), st.integers(0, 120))
 def test_a_map_survives_its_json(offsets, more):
     found = OffsetMap(source=SOURCE, next={**offsets, **{2_000 + p: p * p for p in range(more)}})
@@ -168,6 +169,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(steps, st.integers(1, 3))
 def test_no_interleaving_of_lost_late_doubled_and_zombie_commits_loses_or_doubles_a_row(plan, partitions):

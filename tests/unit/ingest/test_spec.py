@@ -57,6 +57,7 @@ def parts_of(kind: Any, path: str = "") -> Iterator[tuple[str, type[BaseModel]]]
         yield from parts_of(inner, path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [
@@ -191,6 +192,7 @@ def test_a_bad_spec_names_file_path_value_and_what_is_allowed(old, new, told):
         assert part in caught.value.message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "told"),
     [

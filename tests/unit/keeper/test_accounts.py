@@ -49,6 +49,7 @@ def test_ranges_are_the_offsets_and_neighbours_do_not_touch(offsets: set[int]) -
     assert all(end < start for (_, end), (start, _) in pairwise(found))
 
 
+@pytest.mark.long
 @given(st.lists(OFFSETS, max_size=LEVELS_MAX))
 def test_a_tally_counts_as_a_counter_does(groups: list[set[int]]) -> None:
     counted = Counter(offset for group in groups for offset in group)
@@ -78,6 +79,7 @@ def test_offsets_come_from_bytes_and_are_shown_by_ranges() -> None:
     assert set(between(4, 2)) == set()
 
 
+@pytest.mark.long
 @given(
     rows=st.lists(st.sets(st.integers(0, 30)), max_size=3),
     letters=st.lists(st.sets(st.integers(0, 30)), max_size=2),

@@ -417,6 +417,7 @@ def test_pointers_are_put_in_place_last():
     assert set(order[:2]) == {"claims", "keys"}
 
 
+@pytest.mark.long
 def test_a_live_file_takes_less_memory_than_the_documents_say() -> None:
     """docs/operations.md: about 0.6 kB."""
     tracemalloc.start()

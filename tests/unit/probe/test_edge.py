@@ -56,6 +56,7 @@ def test_a_look_that_passes_and_one_that_does_not(looker: Looker) -> None:
     assert looker.ask("who", 40.0) not in (None, str(os.getpid())), "looks are made in another process"
 
 
+@pytest.mark.long
 def test_a_look_over_its_budget_is_killed_and_the_next_one_is_made(looker: Looker) -> None:
     begin_s = time.monotonic()
     assert looker.look(SHALLOW) == "shallow: no answer within 0.3 s"
@@ -205,6 +206,7 @@ def probe_of(*, alive: str = "pass", shallow: str = "pass", deep: str = "pass", 
     return f"{top}\nSERVICE = 'x'\ndef alive(): {alive}\ndef shallow(): {shallow}\ndef deep(): {deep}\n"
 
 
+@pytest.mark.long
 def test_the_runner_is_alone_and_stdlib_only(tmp_path: Path) -> None:
     done = run(tmp_path, probe_of())
     assert (done.returncode, done.stdout, done.stderr) == (0, "usable (deep)\n", "")
@@ -225,6 +227,7 @@ def test_the_watch_itself_imports_next_to_nothing() -> None:
     assert found & heavy == set()
 
 
+@pytest.mark.long
 def test_a_probe_uses_what_lies_beside_it(tmp_path: Path) -> None:
     probe = probe_of(shallow="secret('key')", top="from tarn.probe.look import secret")
     done = run(tmp_path, probe)
@@ -234,6 +237,7 @@ def test_a_probe_uses_what_lies_beside_it(tmp_path: Path) -> None:
     assert run(tmp_path, probe).returncode == 0
 
 
+@pytest.mark.long
 def test_a_probe_sets_its_own_budgets(tmp_path: Path) -> None:
     probe = probe_of(shallow="time.sleep(5)", top="import time\nSHALLOW_BUDGET_S = 0.3")
     done = run(tmp_path, probe, "--once", "shallow")
@@ -241,12 +245,14 @@ def test_a_probe_sets_its_own_budgets(tmp_path: Path) -> None:
     assert budgets_of(str(tmp_path / "probe/service.py")) == {"alive": 5.0, "shallow": 0.3, "deep": 20.0}
 
 
+@pytest.mark.long
 def test_a_probe_that_cannot_be_loaded_is_unhealthy_and_says_so(tmp_path: Path) -> None:
     done = run(tmp_path, "import no_such_module\n")
     assert done.returncode == 1
     assert done.stdout == ("shallow: ModuleNotFoundError: No module named 'no_such_module'\n")
 
 
+@pytest.mark.long
 def test_looking_once_leaves_no_state(tmp_path: Path) -> None:
     for level in ("alive", "shallow", "deep"):
         done = run(tmp_path, probe_of(), "--once", level)

@@ -98,6 +98,7 @@ def test_what_the_watch_ends_comes_back(service: str) -> None:
     assert any(str(mount).startswith("/tmp:") for mount in found["tmpfs"]), "the watch keeps its state there"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("service", ["minio", "trino", "ingest", "jupyter", "catalog", "gateway", "stream"])
 @pytest.mark.parametrize("status", [b"200 OK", b"401 Unauthorized", b"500 Oh", b"503 Busy"])
 def test_any_answer_shows_that_the_process_gets_on(
@@ -114,6 +115,7 @@ def test_any_answer_shows_that_the_process_gets_on(
         probe.alive()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "service", ["minio", "trino", "ingest", "jupyter", "catalog", "kafka", "spark", "gateway", "stream"]
 )
@@ -138,6 +140,7 @@ def test_a_frozen_process_behind_an_open_port_is_not_alive(
             probe.alive()
 
 
+@pytest.mark.long
 def test_kafka_is_asked_without_a_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
     probe = load("kafka")
     answer = struct.pack(">ihi", 1, 0, 0)
@@ -306,6 +309,7 @@ def test_a_pipeline_that_waits_for_spark_does_not_hang(
     assert pipeline.alive() is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("service", ["gateway", "ingest"])
 @pytest.mark.parametrize(
     ("answer", "fault"),

@@ -50,6 +50,7 @@ def test_a_server_that_greets_is_there(parts: tuple[bytes, ...]) -> None:
     assert heard == [HTTP2_HELLO]
 
 
+@pytest.mark.long
 def test_a_frozen_process_behind_an_open_port_is_seen() -> None:
     with (
         server(close=False) as address,

@@ -94,6 +94,7 @@ async def _nobody(*_: Any) -> None:
     """Nobody hears of assignments."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sought", [100, 0])
 def test_what_is_sought_while_a_message_waits_for_the_queue_comes(tmp_path: Path, sought: int) -> None:
     async def come() -> list[int]:

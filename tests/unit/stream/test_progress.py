@@ -163,6 +163,7 @@ def test_a_log_that_was_made_again_is_noticed_while_the_topic_cannot_be_looked_a
     assert looked == 2
 
 
+@pytest.mark.long
 def test_a_topic_is_looked_at_once_for_each_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
     said, _ = looks(monkeypatch, 0, ["one"])
     assert said.startswith("ZeroDivisionError"), "it went on looking at the ends"

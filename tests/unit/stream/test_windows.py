@@ -117,6 +117,7 @@ CUTS = [
 TURN_OF = one_after_the_other(CUTS, "windows of one of three lengths differ from the oracle's", times=2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cut", [pytest.param(cut, id=str(cut), marks=TURN_OF[cut]) for cut in CUTS])
 def test_the_windows_of_the_demos_stream_are_those_of_the_oracle(cut: oracle.Cut) -> None:
     sent = outgoing(flights(), rules_of(cut))
@@ -128,6 +129,7 @@ def test_the_windows_of_the_demos_stream_are_those_of_the_oracle(cut: oracle.Cut
     assert set(found) == oracle.alerts(wanted.rows, cut, **LIMITS_OF_ORACLE)
 
 
+@pytest.mark.long
 def test_what_does_not_count_is_counted_by_its_reason() -> None:
     cut = CUTS[0]
     windows, _ = steps(rules_of(cut), PARTITIONS)
@@ -141,6 +143,7 @@ def test_what_does_not_count_is_counted_by_its_reason() -> None:
     assert sum(one.refused for one in counters) == wanted.refused > 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
 def test_shuffled_messages_and_stored_states_give_the_windows_of_the_oracle(seed: int) -> None:
     """Each message up to 200 places away, partitions in any order, states stored and loaded meanwhile."""
@@ -159,6 +162,7 @@ def shuffled(values: Sequence[bytes], rng: random.Random, distance: int) -> list
     return [value for _, value in keyed]
 
 
+@pytest.mark.long
 def test_windows_are_sent_in_order_and_each_once() -> None:
     sent = [one for one in outgoing(flights(), rules_of(CUTS[0])) if one.topic == topics.WINDOWS]
     starts = [json.loads(one.value)["window_start"] for one in sent]
@@ -203,6 +207,7 @@ def logs(draw: st.DrawFn) -> dict[int, list[bytes]]:
     return {p: draw(st.permutations(values)) for p, values in log.items()}
 
 
+@pytest.mark.long
 @given(
     log=logs(),
     cut=st.sampled_from(
@@ -220,6 +225,7 @@ def test_any_messages_in_any_order_give_the_windows_of_the_oracle(
     assert set(alert_ids(sent)) == oracle.alerts(wanted.rows, cut, **LIMITS_OF_ORACLE)
 
 
+@pytest.mark.long
 @given(cut=st.integers(0, 400), again=st.integers(0, 100))
 @settings(max_examples=20)
 def test_a_process_that_begins_at_an_older_state_repeats_the_same_parts(cut: int, again: int) -> None:
@@ -239,6 +245,7 @@ def test_a_process_that_begins_at_an_older_state_repeats_the_same_parts(cut: int
     assert state.to_data() == step.to_data()
 
 
+@pytest.mark.long
 def test_parts_that_come_again_change_nothing() -> None:
     rules = rules_of(CUTS[0])
     parts = list(parts_of(rules, flights(1_200)))
@@ -265,6 +272,7 @@ def parts_of(rules: Rules, log: oracle.Log) -> Iterator[bytes]:
     yield from (value for _, _, value in sorted(found))
 
 
+@pytest.mark.long
 def test_a_missing_part_makes_no_wrong_window() -> None:
     """Nothing is sent for windows of which a part was lost; what is sent is right."""
     rules, log = rules_of(CUTS[0]), flights(1_200)
@@ -283,6 +291,7 @@ def test_a_missing_part_makes_no_wrong_window() -> None:
     assert found["window_start"].max() == wanted["window_start"].max()
 
 
+@pytest.mark.long
 def test_a_merge_that_begins_in_the_middle_sends_whole_windows_only() -> None:
     rules, log = rules_of(CUTS[0]), flights(1_200)
     parts = list(parts_of(rules, log))
@@ -312,6 +321,7 @@ def whole(log: oracle.Log, lost: Mapping[int, tuple[int, int]]) -> list[Outgoing
     return sent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [0, 500], ids=["of the beginning", "of the middle"])
 def test_messages_that_are_gone_make_no_wrong_window(first: int) -> None:
     """Windows that may lack them are not sent; the others are, with all alerts but for the first window."""

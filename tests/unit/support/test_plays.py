@@ -43,6 +43,7 @@ def test_hypothesis_has_no_deadline() -> None:
     assert HealthCheck.too_slow in settings().suppress_health_check
 
 
+@pytest.mark.long
 def test_no_test_sets_a_deadline_of_its_own() -> None:
     found = []
     for path in sorted(TESTS_DIR.rglob("test_*.py")):

@@ -66,6 +66,7 @@ def reasons() -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.long
 def test_the_docs_name_what_the_other_turns_miss() -> None:
     """The table of docs/testing.md has a row for each file and reason."""
     text = (TESTS_DIR.parent / "docs" / "testing.md").read_text(encoding="utf-8")

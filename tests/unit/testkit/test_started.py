@@ -113,6 +113,7 @@ def test_one_without_its_values_is_removed(clone: Path, session: Path) -> None:
     assert [call.split()[0] for call in calls(clone)][:3] == ["up", "tarn", "down"]
 
 
+@pytest.mark.long
 def test_one_that_is_interrupted_is_ended_with_all_that_it_started_and_removed(
     clone: Path, session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def said(tmp_path: Path, nobody: str) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.long
 def test_each_error_says_what_is_wrong_and_what_to_do(said: dict[str, list[str]]) -> None:
     error, text = said["out of order"]
     assert error == "NameError: name 'table' is not defined"

@@ -88,6 +88,7 @@ def test_files_that_a_filter_opens(lab: Lab) -> None:
 # -- notebook 10
 
 
+@pytest.mark.long
 def test_what_only_history_holds(lab: Lab) -> None:
     for name in ("trickle", "shreds"):
         table = put(lab, name, pa.table({"n": [1, 2]}))
@@ -178,6 +179,7 @@ def test_an_answer_sums_up() -> None:
 # -- the flights as a table
 
 
+@pytest.mark.long
 def test_a_timetable_has_the_days_of_new_york_and_no_other() -> None:
     rows = timetable(date(2013, 7, 1), 2).to_pandas()
     assert sorted(set(rows["date"])) == [date(2013, 7, 1), date(2013, 7, 2)]

@@ -119,6 +119,7 @@ def test_a_table_of_ones_own_has_the_busiest_in_any_order(
         taken(verdict)
 
 
+@pytest.mark.long
 def test_flights_are_those_of_the_moment_at_which_the_table_was_made(routes: Lab) -> None:
     """The lake goes on between the statement and the check, and gold keeps a part of its past."""
     gold = routes.catalog.load_table("gold.delays_by_route")
@@ -134,6 +135,7 @@ def test_flights_are_those_of_the_moment_at_which_the_table_was_made(routes: Lab
     refused(nb00.exercise_2(routes, "ws_ada.favourites"), "flights in your table")
 
 
+@pytest.mark.long
 def test_a_table_that_was_mended_later_has_the_flights_of_its_first_statement(
     routes: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +181,7 @@ def test_a_manifest_with_only_a_deleted_file_counts_and_who_leaves_it_out_hears_
     refused(nb01.exercise_1(lab, 8), "the manifest that has only a deleted file is one too")
 
 
+@pytest.mark.long
 def test_one_file_alone_may_be_a_text(cities: Lab) -> None:
     found = anatomy.bounds(cities.catalog.load_table("ws_ada.anatomy"), "celsius")
     (oslo,) = found["file"][found["least"] < 5]
@@ -187,6 +190,7 @@ def test_one_file_alone_may_be_a_text(cities: Lab) -> None:
     refused(nb01.exercise_2(cities, "oslo.parquet"), "'oslo.parquet' is no data file")
 
 
+@pytest.mark.long
 def test_what_a_deletion_took_and_put_may_be_written_in_any_way(cities: Lab) -> None:
     table = cities.catalog.load_table("ws_ada.anatomy")
     kept = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)

@@ -8,6 +8,7 @@ from tarn.core.errors import InvalidError
 from tarn.workshop.flights import events, reference
 
 
+@pytest.mark.long
 def test_the_events_of_a_day_are_in_order_and_of_that_day() -> None:
     found = events(days=1, start="2013-07-04")
     times = [one["event_time"] for one in found]
@@ -18,6 +19,7 @@ def test_the_events_of_a_day_are_in_order_and_of_that_day() -> None:
     assert len({one["event_id"] for one in found}) == len(found)
 
 
+@pytest.mark.long
 def test_days_join_without_a_gap() -> None:
     both = [one["event_id"] for one in events(days=2, start="2013-12-30")]
     each = [one["event_id"] for day in ("2013-12-30", "2013-12-31") for one in events(days=1, start=day)]

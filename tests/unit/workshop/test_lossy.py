@@ -52,6 +52,7 @@ def service() -> Iterator[Service]:
     made.server.server_close()
 
 
+@pytest.mark.long
 def test_it_forwards_bodies_and_headers_both_ways(service: Service) -> None:
     with LossyProxy(service.uri) as door:
         answer = Web("service", door.uri).ask("POST", "rows", {"a": 1}, headers={"Idempotency-Key": "k"})
@@ -61,6 +62,7 @@ def test_it_forwards_bodies_and_headers_both_ways(service: Service) -> None:
     assert (door.forwarded, door.dropped) == (1, 0)
 
 
+@pytest.mark.long
 def test_a_dropped_answer_is_one_whose_work_was_done(service: Service) -> None:
     with LossyProxy(service.uri) as door:
         door.drop(answers=2)
@@ -72,6 +74,7 @@ def test_a_dropped_answer_is_one_whose_work_was_done(service: Service) -> None:
     assert (door.forwarded, door.dropped) == (3, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("path", "sent"),
     [

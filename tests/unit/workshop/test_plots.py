@@ -52,6 +52,7 @@ def test_names_on_the_map_do_not_lie_on_each_other() -> None:
     assert [one.get_text() for one in legend.get_texts()] == ["900 flights", "225 flights"]
 
 
+@pytest.mark.long
 def test_commits_are_counted_in_whole_numbers() -> None:
     offset_plots.draw_chain([{0: 10, 1: 12}, {0: 20, 1: 15}, {0: 30, 1: 18}])
     assert whole(list(figure().axes[-1].get_xticks()))
@@ -72,6 +73,7 @@ def test_what_is_said_of_a_write_is_beside_its_points() -> None:
     assert not legend.get_window_extent().overlaps(ax.get_window_extent())
 
 
+@pytest.mark.long
 def test_a_lake_without_windows_says_so_and_one_with_them_names_the_unit() -> None:
     columns = ["start", "origin", "flights", "mean_delay"]
     plots_windows.lake_windows(pd.DataFrame(columns=columns))

@@ -62,6 +62,7 @@ def running(outputs: Shown) -> Shown:
     return [one for one in outputs if "running: " in one[2] or TOOK.fullmatch(one[2])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("cell", "at_least_s"), [("long", 2.6), ("after its bar", 3.4), ("fails", 2.6)])
 def test_a_cell_that_takes_long_says_so_in_one_place(
     shown: dict[str, Shown], cell: str, at_least_s: float
@@ -75,6 +76,7 @@ def test_a_cell_that_takes_long_says_so_in_one_place(
     assert at_least_s <= float(took[1]) < at_least_s + 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", ["quick", "with a bar", "afterwards"])
 def test_others_say_nothing(shown: dict[str, Shown], cell: str) -> None:
     assert running(shown[cell]) == []
