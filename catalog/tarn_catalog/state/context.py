@@ -12,8 +12,9 @@ from typing import Any, Generic, TypeVar, cast
 
 import orjson
 
+from tarn.core import metadata_json
 from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError
-from tarn.core.metadata_json import GZIP_SUFFIX, TooLongError, check_kept, packed, unpacked
+from tarn.core.metadata_json import GZIP_SUFFIX, packed, unpacked
 from tarn.core.naming import WarehouseLayout
 from tarn.core.object_store import LocalStore, ObjectStore, Stored
 from tarn.core.outcome import Committed, Outcome
@@ -386,8 +387,10 @@ class CatalogContext:
         """
         raw = dumped(parsed)
         try:
-            check_kept(raw)
-        except TooLongError as e:
+            # Counting takes time, and not even the densest JSON of this length is too large.
+            if len(raw) * metadata_json.PER_BYTE_MAX > metadata_json.KEPT_PARSED_BYTES_MAX:
+                metadata_json.check_kept(raw)
+        except metadata_json.TooLongError as e:
             raise InvalidError(
                 f"Cannot store the metadata: {e}; keep fewer snapshots (tarn.snapshots-kept), or remove "
                 "properties"

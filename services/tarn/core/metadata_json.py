@@ -58,9 +58,6 @@ def check_kept(text: bytes) -> None:
     """
     if len(text) > KEPT_BYTES_MAX:
         raise TooLongError(f"it has {len(text)} bytes of JSON, at most {KEPT_BYTES_MAX >> 20} MiB are taken")
-    # Counting takes time.
-    if len(text) * PER_BYTE_MAX <= KEPT_PARSED_BYTES_MAX:
-        return
     size = parsed_bytes(text)
     if size > KEPT_PARSED_BYTES_MAX:
         raise TooLongError(

@@ -60,6 +60,11 @@ class Opened:
             self.keys.append(key)
         return self.store.get(key)
 
+    def open(self, key: str, *, bytes_max: int) -> Any:
+        if self.away:
+            raise UnavailableError("the store does not answer")
+        return self.store.open(key, bytes_max=bytes_max)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
