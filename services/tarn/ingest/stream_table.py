@@ -49,7 +49,7 @@ class StreamTable:
         self._fields: Sequence[FieldSpec] = ()
         self._writer: TableWriter | None = None
         self._said_over = False
-        self._said_taken: tuple[str, ...] = ()
+        self._said_taken = frozenset[str]()
         self.name = TableName(self._body.table.levels, self._body.table.name)
         if not self.own_columns:
             self._take(self._body.fields or ())
@@ -209,8 +209,8 @@ class StreamTable:
                 keys=found.over,
                 columns_max=FIELDS_MAX,
             )
-        if found.taken and found.taken != self._said_taken:
-            self._said_taken = found.taken
+        if not self._said_taken.issuperset(found.taken):
+            self._said_taken |= set(found.taken)
             log.warning(
                 "keys of the messages get no column, as the table has their names for something else; "
                 "mapping.rename gives them others",

@@ -283,7 +283,9 @@ def test_keys_whose_names_the_table_has_for_something_else_stop_nothing(
     send(topic, {"id": 2, "Clock": "08:00", "clock": 3, "id_bucket": 4, "new": "x"})
     evolving = spec("{infer: true, evolution: evolve}", "{rest: rest}", table=partitioning)
     ingestor = lake.ingestor(evolving)
-    for _ in range(2):
+    lake.work(ingestor, turns=30)
+    for number, key in enumerate(("clock", "id_bucket", "clock"), 3):
+        send(topic, {"id": number, key: 3})
         lake.work(ingestor, turns=30)
     assert kinds(lake) == {"id": "long", "Clock": "time", "new": "string", "rest": "string"}
     (row,) = [row for row in lake.rows() if row["id"] == 2]

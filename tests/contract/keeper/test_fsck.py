@@ -565,7 +565,7 @@ def test_large_objects_are_read_one_at_a_time(world: World, monkeypatch: pytest.
             whole.append((key, threading.current_thread() is threading.main_thread()))
             return super().get(key)
 
-    def told(report: Report) -> dict[str, Any]:
+    def without_seconds(report: Report) -> dict[str, Any]:
         return {**report.data(), "seconds": 0}
 
     def report() -> Report:
@@ -575,13 +575,13 @@ def test_large_objects_are_read_one_at_a_time(world: World, monkeypatch: pytest.
             Ahead(world.store), manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None
         )
 
-    assert told(report()) == told(small)
+    assert without_seconds(report()) == without_seconds(small)
     read = set(opened)
     assert len(read) > 20
     assert all(opened.values())
     assert read.isdisjoint(key for key, _ in whole)
     monkeypatch.setattr(walk, "PART_BYTES", 10)
-    assert told(report()) == told(small)
+    assert without_seconds(report()) == without_seconds(small)
     assert set(opened) == read
     assert not any(opened.values())
     assert read <= {key for key, alone in whole if alone}

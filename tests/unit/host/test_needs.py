@@ -12,6 +12,11 @@ def stage(total: int, **services: int) -> dict[str, Any]:
     return {"all": {"max_mib": total}, "services": {n: {"max_mib": v} for n, v in services.items()}}
 
 
+def hour(cache: int, **services: float) -> dict[str, Any]:
+    held = {n: {"anon_mib": v - 10, "shmem_mib": 10.0, "working_mib": v + cache} for n, v in services.items()}
+    return {"all": {"max_mib": sum(services.values()) + cache}, "services": held}
+
+
 MEMORY = {
     "stages": {
         "small": stage(500, minio=300, kafka=190),
@@ -21,9 +26,9 @@ MEMORY = {
 }
 
 
-def test_the_largest_moment_of_any_measurement_counts() -> None:
+def test_the_largest_moment_of_any_measurement_counts_and_of_hours_no_cache() -> None:
     assert needs.peak_mib({"memory": MEMORY}) == 3_000
-    hours = {"records": [stage(2_900), stage(3_333)]}
+    hours = {"records": [hour(9_000, spark=2_000, trino=900), hour(10, spark=2_333, trino=1_000)]}
     assert needs.peak_mib({"memory": MEMORY, "soak": hours}) == 3_333
     assert needs.peak_mib({"soak": hours}) == 3_333
     assert needs.peak_mib({}) == 0
@@ -34,7 +39,7 @@ def test_the_small_profile_needs_the_peaks_of_its_own_services() -> None:
 
 
 def test_the_figure_has_a_margin_and_is_round() -> None:
-    assert [needs._rounded(mib) for mib in (0, 950, 1_000, 3_333)] == [0, 1_000, 1_100, 3_500]
+    assert [needs._rounded(mib) for mib in (0, 950, 1_000, 3_333)] == [0, 1_100, 1_100, 3_700]
 
 
 def test_the_page_says_what_is_asked_for() -> None:
