@@ -22,6 +22,7 @@ from tests.support.log_state import as_it_was, never_cached
 from tests.support.plays import NIGHTLY, TIMES
 from tests.support.quick_http import make_quick
 from tests.support.stack import Stack, running_stack
+from tests.support.stuck import Ender
 from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, last_in_their_folders, tier_of
 from tests.support.turns import of_other_turns
 
@@ -41,6 +42,11 @@ def logging_of_its_own() -> Iterator[None]:
     """Undo what a test changed in how this process logs."""
     with as_it_was():
         yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A test that hangs fails by name."""
+    config.pluginmanager.register(Ender())
 
 
 @pytest.hookimpl(wrapper=True)
