@@ -46,7 +46,7 @@ def race(commit: Callable[[int, int], str | None], *, writers: int, commits: int
         commits: no writer begins another commit once so many are carried out, or after two minutes.
     """
     found = Race()
-    lock, start = threading.Lock(), threading.Barrier(writers)
+    lock, start = threading.Lock(), threading.Barrier(writers, timeout=60)
     problems: list[BaseException] = []
 
     def write(writer: int) -> None:

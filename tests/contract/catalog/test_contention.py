@@ -401,17 +401,17 @@ def test_who_may_create_waits_for_a_new_table_and_for_no_other(
                 await asyncio.sleep(0.01)
 
     held, done = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(taken()))
+    thread = threading.Thread(target=lambda: asyncio.run(taken()), daemon=True)
     thread.start()
-    assert held.wait(60)
-    lines[0]._waiting_max = 0
     new = {"requirements": [{"type": "assert-create"}], "updates": []}
     try:
+        assert held.wait(60)
+        lines[0]._waiting_max = 0
         assert eve.ask("POST", "/v1/namespaces/ns/tables/new", new)[0] == 503
         assert eve.ask("DELETE", "/v1/namespaces/ns/tables/new")[0] == 404
     finally:
         done.set()
-        thread.join()
+        thread.join(60)
 
 
 def test_a_commit_that_waited_is_judged_when_its_turn_comes(
@@ -530,14 +530,16 @@ def test_a_commit_to_many_tables_beside_a_busy_writer_of_one_is_carried_out_and_
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(write)
-        until(lambda: commits["n"] > 3)
-        for number in range(3):
-            slow.together.commit(changes)
-            changes = [
-                replace(change, updates=set_to(together=f"round {number}, {n}"))
-                for n, change in enumerate(changes)
-            ]
-        stop.set()
+        try:
+            until(lambda: commits["n"] > 3)
+            for number in range(3):
+                slow.together.commit(changes)
+                changes = [
+                    replace(change, updates=set_to(together=f"round {number}, {n}"))
+                    for n, change in enumerate(changes)
+                ]
+        finally:
+            stop.set()
         running.result(WAIT_S_MAX)
     record_property("commits beside it", commits["n"])
     assert world.properties(busy)["alone"] == str(commits["n"]), "the busy one was refused nothing"

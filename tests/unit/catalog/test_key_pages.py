@@ -198,7 +198,7 @@ def test_pages_that_several_threads_remove_all_go(world: World) -> None:
     left = [world.written(pages, first=100 * number, count=1) for number in range(count)]
     pages.leave("r", left, set())
     world.clock.ms += KEPT_MS
-    together = threading.Barrier(8)
+    together = threading.Barrier(8, timeout=30)
 
     def slow(op: Op) -> Fault | None:
         if op.kind == "delete":
