@@ -133,13 +133,15 @@ def run(kind: str, rows: int, address: str) -> tuple[float, float, int, int]:
     with ThreadPoolExecutor(1) as pool:
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         running = pool.submit(ingestor.run)
-        while time.monotonic() < began_s + WAIT_S_MAX:
-            status = registry.get(made.metadata.name)
-            if status.rows + status.bad_records >= rows:
-                break
-            time.sleep(0.005)
-        took_s, took_cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
-        stop.set()
+        try:
+            while time.monotonic() < began_s + WAIT_S_MAX:
+                status = registry.get(made.metadata.name)
+                if status.rows + status.bad_records >= rows:
+                    break
+                time.sleep(0.005)
+            took_s, took_cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
+        finally:
+            stop.set()
         running.result()
     status = registry.get(made.metadata.name)
     assert status.rows + status.bad_records == rows, f"{status.message}: {status}"

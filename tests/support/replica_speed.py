@@ -68,10 +68,12 @@ def run(replicas: int, commit: str, rows: int) -> tuple[float, float, int, int]:
     with ThreadPoolExecutor(replicas) as pool:
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         running = [pool.submit(reader.run) for reader in readers]
-        while registry.get("orders").rows < sent and time.monotonic() < began_s + RUN_S_MAX:
-            time.sleep(0.005)
-        took_s, took_cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
-        stop.set()
+        try:
+            while registry.get("orders").rows < sent and time.monotonic() < began_s + RUN_S_MAX:
+                time.sleep(0.005)
+            took_s, took_cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
+        finally:
+            stop.set()
         for one in running:
             one.result()
     assert lake.table().total("records") == sent, f"{lake.table().total('records')} of {sent} rows"

@@ -79,7 +79,7 @@ class Served:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.handle_error = lambda *_arguments: None  # type: ignore[method-assign]
         self.uri = f"http://127.0.0.1:{self.server.server_address[1]}"
-        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
 
 
 @pytest.fixture

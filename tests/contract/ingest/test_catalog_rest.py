@@ -96,7 +96,7 @@ def catalog(script: Script) -> Iterator[RestCatalog]:
     silence = threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.handle_error = lambda *_arguments: None  # type: ignore[method-assign]
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     made = RestCatalog(
         f"http://127.0.0.1:{server.server_address[1]}",

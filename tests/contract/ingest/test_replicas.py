@@ -324,14 +324,16 @@ def test_snapshots_follow_the_freshness_target_and_not_the_number_of_readers() -
         with ThreadPoolExecutor(6) as pool:
             running = [pool.submit(reader.run) for reader in crew]
             began_s, number = time.monotonic(), 0
-            while (now_s := time.monotonic()) < began_s + seconds:
-                # Each reader gets its records at another time of the target's span, and as many of them
-                # on a machine that stands still for a while.
-                while began_s + number * target_s / 6 <= now_s:
-                    topic.send(number % 6, order(number))
-                    number += 1
-                time.sleep(target_s / 12)
-            stop.set()
+            try:
+                while (now_s := time.monotonic()) < began_s + seconds:
+                    # Each reader gets its records at another time of the target's span, and as many of
+                    # them on a machine that stands still for a while.
+                    while began_s + number * target_s / 6 <= now_s:
+                        topic.send(number % 6, order(number))
+                        number += 1
+                    time.sleep(target_s / 12)
+            finally:
+                stop.set()
             for one in running:
                 one.result(WITHIN_S)
         return registry.get("orders").snapshots, registry.get("orders").commits

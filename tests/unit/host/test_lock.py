@@ -46,10 +46,12 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     library = str(project.ROOT / "scripts/lib")
     command = [sys.executable, "-I", "-c", HOLD, library, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        yield process
-        process.kill()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.long

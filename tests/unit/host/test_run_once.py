@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,9 +84,13 @@ def interrupted(
         start_new_session=True,
         preexec_fn=heard,
     ) as process:
-        eventually(lambda: any(state.glob(wait_for)), timeout_s=40, what="it was started", pause_s=0.02)
-        os.killpg(process.pid, number)
-        return process.wait(timeout=40)
+        try:
+            eventually(lambda: any(state.glob(wait_for)), timeout_s=40, what="it was started", pause_s=0.02)
+            os.killpg(process.pid, number)
+            return process.wait(timeout=40)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.long
