@@ -98,7 +98,9 @@ class PolicyError(TarnError):
 
 
 def await_bucket(store: Store, log: structlog.typing.FilteringBoundLogger, clock: Clock) -> bool:
-    """Create the bucket as soon as the store responds; returns whether it was absent.
+    """Create the bucket as soon as the store has its buckets and its users; returns whether it was absent.
+
+    MinIO loads the users after it begins to serve buckets, and answers requests about them by 503 until then.
 
     Args:
         store: store administration.
@@ -110,9 +112,12 @@ def await_bucket(store: Store, log: structlog.typing.FilteringBoundLogger, clock
         TarnError: the store rejected the request.
     """
     start_s = told_s = clock.now_s()
+    made = False
     while True:
         try:
-            return store.ensure_bucket()
+            made = store.ensure_bucket() or made
+            store.users()
+            return made
         except UnavailableError as error:
             waited_s = clock.now_s() - start_s
             if waited_s >= WAIT_S_MAX:

@@ -6,7 +6,7 @@ Every column is optional. A mapping applies: it names columns, gives their types
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -180,7 +180,8 @@ class _Columns:
         self.notes: list[str] = []
         self.over = 0
         self.refused: list[str] = []
-        self._taken = {name.lower() for name in taken - self.fields.keys()}
+        own = {path for field in known for path in _paths(field.name, field.kind)}
+        self._taken = {name.lower() for name in taken - own}
         self._lower = {name.lower() for name in self.fields}
         self._named = named
         self._room = FIELDS_MAX - len(named | self.fields.keys())
@@ -203,14 +204,46 @@ class _Columns:
 
     def add(self, name: str, kind: ColumnType) -> None:
         """Add a column, or to a column of that name the fields that its structs lack."""
-        known = self.fields.get(name)
+        known, free = self.fields.get(name), self._free(name, kind)
+        if free is None:
+            return
         if known is None:
-            self.fields[name] = FieldSpec(name=name, type=str(kind))
+            self.fields[name] = FieldSpec(name=name, type=str(free))
             self._lower.add(name.lower())
             self._room -= name not in self._named
         else:
-            wider = _with_fields(known.kind, kind)
+            wider = _with_fields(known.kind, free)
             self.fields[name] = known.model_copy(update={"type": str(wider)})
+
+    def _free(self, path: str, kind: ColumnType) -> ColumnType | None:
+        """A type without the fields whose names are taken; None if a struct has no others."""
+        if isinstance(kind, Struct):
+            found = []
+            for name, inner in kind.fields:
+                if f"{path}.{name}".lower() in self._taken:
+                    self.refused.append(f"{path}.{name}")
+                elif (left := self._free(f"{path}.{name}", inner)) is not None:
+                    found.append((name, left))
+            return Struct(tuple(found)) if found or not kind.fields else None
+        if isinstance(kind, ListOf):
+            left = self._free(f"{path}.element", kind.element)
+            return None if left is None else ListOf(left)
+        if isinstance(kind, MapOf):
+            left = self._free(f"{path}.value", kind.value)
+            return None if left is None else MapOf(left)
+        return kind
+
+
+def _paths(path: str, kind: ColumnType) -> Iterator[str]:
+    """Names of a column and of the fields of its structs, as Iceberg's schemas have them."""
+    yield path
+    if isinstance(kind, Struct):
+        for name, inner in kind.fields:
+            yield from _paths(f"{path}.{name}", inner)
+    elif isinstance(kind, ListOf):
+        yield from _paths(f"{path}.element", kind.element)
+    elif isinstance(kind, MapOf):
+        yield from _paths(f"{path}.value", kind.value)
 
 
 def _cast(column: str, kind: ColumnType, body: IngestorBody) -> ColumnType:

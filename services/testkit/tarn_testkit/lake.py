@@ -214,6 +214,7 @@ class Lake:
         self._of_test = ExitStack()
         self._topics: list[str] = []
         self._tables: list[str] = []
+        self._declared: set[str] = set()
         self._namespaces: list[str] = []
 
     @property
@@ -396,6 +397,13 @@ class Lake:
             document = moved_into(document, into)
         found = spec_of(document, file=label)
         specs = self.backend.specs
+        if found.name not in self._declared and not declaring.gone(specs, found.name):
+            raise IngestorError(
+                f"{label}: the lake has an ingestor {found.name}, which would be changed, and deleted after "
+                "the test. Use namespace.ingest, which gives it a name of its own, or a stack of the kit's "
+                "own (--tarn-profile). If an earlier run left it, remove it first: scripts/tarn delete "
+                f"{found.name}"
+            )
         for topic in found.spec.source.kafka.names:
             self._ensure(topic, found.spec.source.kafka.partitions)
         event_time = found.spec.event_time
@@ -407,9 +415,11 @@ class Lake:
             if not self._has_namespace(table.rpartition(".")[0]):
                 self._namespaces.append(table.rpartition(".")[0])
         declaring.put(specs, document, label, take_over=False)
+        self._declared.add(found.name)
         made = Ingested(self, found)
         if not self._keep:
             ends.callback(made.delete)
+            ends.callback(self._declared.discard, found.name)
         self.backend.wake()
 
         def ready() -> bool:

@@ -149,6 +149,26 @@ def test_every_type_comes_through(world: World) -> None:
     assert set(second) == {None}
 
 
+@pytest.mark.long
+def test_structs_within_maps_and_lists_of_lists_are_read_beyond_the_first_batch_of_a_row_group(
+    world: World,
+) -> None:
+    """131,072 rows are a batch of pyarrow's scanner."""
+    count = 140_000
+    struct = pa.struct([("n", pa.int64())])
+    rows = pa.table(
+        {
+            "id": pa.array(range(count), pa.int64()),
+            "by_name": pa.array(([("k", {"n": n})] for n in range(count)), pa.map_(pa.string(), struct)),
+            "lists": pa.array(([[{"n": n}]] for n in range(count)), pa.list_(pa.list_(struct))),
+        }
+    )
+    world.table("a.rows", rows).append(rows)
+    sums = "sum(id), sum(by_name['k'].n), sum(lists[1][1].n)"
+    total = count * (count - 1) // 2
+    assert world.query(f"SELECT {sums} FROM a.rows") == ((total, total, total),)
+
+
 @pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY", "PLAIN"])
 def test_position_deletes_are_read_whatever_their_paths_are_encoded_as(world: World, encoding: str) -> None:
     table = world.table("a.rows")

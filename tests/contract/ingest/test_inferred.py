@@ -294,6 +294,42 @@ def test_keys_whose_names_the_table_has_for_something_else_stop_nothing(
     assert [line["keys"] for line in said] == [["Clock", "clock", "id_bucket"]]
 
 
+@pytest.mark.parametrize("within", ["a", "a.element"])
+def test_a_key_within_an_object_whose_name_a_partition_field_has_stops_nothing(
+    within: str, logged: list[Any]
+) -> None:
+    """Spark names a partition by days(a.at) so: `a.at_day`."""
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+
+    def held(**keys: Any) -> Any:
+        return keys if within == "a" else [keys]
+
+    send(topic, {"id": 1, "a": held(x=1)})
+    lake.work(lake.ingestor(spec("infer")), turns=30)
+    columns = lake.table().metadata["schemas"][-1]["fields"]
+    number = next(field["id"] for field in columns if field["name"] == "id")
+    fields = [
+        {"name": f"{within}.{name}", "transform": f"bucket[{n}]", "source-id": number}
+        for n, name in enumerate(("at_day", "w.at_day"), 4)
+    ]
+    lake.local.catalog.tables.commit(
+        lake.local._slot(TABLE),
+        [],
+        [{"action": "add-spec", "spec": {"fields": fields}}, {"action": "set-default-spec", "spec-id": -1}],
+    )
+    inner = {"x": 2, "at_day": 3, "y": {"at_day": 4}, "w": {"at_day": 5}}
+    send(topic, {"id": 2, "a": held(**inner), "b": {"at_day": 6}})
+    ingestor = lake.ingestor(spec("{infer: true, evolution: evolve}"))
+    for _ in range(2):
+        lake.work(ingestor, turns=30)
+    (row,) = [row for row in lake.rows() if row["id"] == 2]
+    assert row["a"] == held(x=2, y={"at_day": 4})
+    assert row["b"] == {"at_day": 6}
+    said = [line for line in logged if line["event"].startswith("keys of the messages get no column")]
+    assert [line["keys"] for line in said] == [[f"{within}.at_day", f"{within}.w.at_day"]]
+
+
 @pytest.mark.parametrize("wrong", [True, {"x": 1}])
 def test_a_sample_of_wrong_values_for_a_cast_column_makes_bad_records_and_stops_nothing(wrong: Any) -> None:
     topic = Topic("orders", 1)

@@ -19,6 +19,7 @@ from tarn.adapters.store import FileStore, S3Store
 from tarn.controller import declaring
 from tarn.core.errors import InvalidSpecError, UnavailableError
 from tarn.core.naming import WarehouseLayout
+from tarn.core.spec import parse_document
 from tarn_catalog.operations.catalog import Catalog as Core
 from tarn_catalog.testing.server import serving
 from tarn_testkit import attached
@@ -115,6 +116,22 @@ def test_an_ingestor_without_a_namespace_ends_with_the_test(lake: Lake) -> None:
     assert (found.name, found.table) == ("orders", "bronze.orders")
     lake.end_of_test()
     assert declaring.gone(lake.backend.specs, "orders")
+
+
+def test_an_ingestor_that_the_lake_has_is_neither_changed_nor_deleted(lake: Lake) -> None:
+    specs = lake.backend.specs
+    declaring.put(specs, parse_document(SPEC, file="own"), "own", take_over=False)
+    before = declaring.one(specs, "orders").declared
+    with pytest.raises(IngestorError, match="the lake has an ingestor orders") as caught:
+        lake.ingest(SPEC.replace("orders}\n  table", "orders, partitions: 2}\n  table"))
+    assert "namespace.ingest" in str(caught.value)
+    lake.end_of_test()
+    after = declaring.one(specs, "orders").declared
+    assert (after.generation, after.document) == (before.generation, before.document)
+    declaring.request_deletion(specs, "orders")
+    lake.eventually(lambda: declaring.gone(specs, "orders"))
+    assert lake.ingest(SPEC).name == "orders"
+    assert lake.ingest(SPEC).name == "orders", "its own may be declared again"
 
 
 def test_an_ingestor_as_it_stands_leaves_no_table_that_was_not_there_before(tmp_path: Path) -> None:

@@ -278,6 +278,21 @@ def test_waits_for_the_store_and_says_so_now_and_then(capsys):
     assert await_bucket(MemoryStore(bucket=True), log, time.clock()) is False
 
 
+def test_waits_for_the_users_of_a_store_that_has_its_buckets_already():
+    class Loading(MemoryStore):
+        looks = 0
+
+        def users(self):
+            self.looks += 1
+            if self.looks < 4:
+                raise UnavailableError("XMinioServerNotInitialized")
+            return super().users()
+
+    time = FakeTime()
+    assert await_bucket(Loading(), silent(), time.clock()) is True, "it was made before"
+    assert time.now == 1.5
+
+
 def test_gives_up_after_the_stated_time():
     time = FakeTime()
     with pytest.raises(UnavailableError, match=r"gave up after 120 s: no answer"):

@@ -110,7 +110,7 @@ def tables_named(connection: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[
         if node.get("type") != "BASE_TABLE":
             continue
         path = tuple(node["qualified_name"]["path"])
-        if path[0] == CATALOG:
+        if len(path) > 1 and path[0] == CATALOG:
             path = path[1:]
         if path[0].lower() in OWN_SCHEMAS:
             raise _lists_nothing(path[0])

@@ -81,10 +81,15 @@ class TableScan:
         """The batch with the types of the schema: a file may have a type that was promoted since."""
         fields = [self.schema.field(name) for name in wanted]
         arrays = [batch.column(field.name) for field in fields]
-        return pa.RecordBatch.from_arrays(
+        found = pa.RecordBatch.from_arrays(
             [a if a.type == f.type else a.cast(f.type) for a, f in zip(arrays, fields, strict=True)],
             schema=pa.schema(fields),
         )
+        if any(pa.types.is_nested(field.type) for field in fields):
+            # A batch within a row group is a slice, and DuckDB takes no struct below an offset, as maps and
+            # lists of lists then have it. Messages of IPC have no offsets.
+            found = pa.ipc.read_record_batch(found.serialize(), found.schema)
+        return found
 
     def _require_small(self, tasks: list[FileScanTask], projection: Schema) -> None:
         sizes = [projected_bytes(task.file, projection) for task in tasks]
