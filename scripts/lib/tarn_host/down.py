@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from tarn_host import shell
@@ -10,6 +11,7 @@ from tarn_host.console import StopError, agree, is_terminal, line, stopped
 from tarn_host.stack import engine, firewall, lifecycle, project
 from tarn_host.stack.lock import only_one
 
+_GONE = ("not found", "is the docker daemon running", "no such file", "connection refused")
 HELP = "Stop Tarn. Data, images and the engine stay unless asked otherwise. Safe to run again."
 
 
@@ -67,11 +69,17 @@ def down(*, purge: bool, stop_engine: bool, assume_yes: bool) -> None:
     here = project.load()
     now = engine.look()
     if now.server is None:
-        line("no engine answers, so no service runs")
         if purge:
             raise StopError(
                 "the data cannot be removed while no engine answers", "start the engine, then run this again"
             )
+        if not _is_gone(now.error):
+            raise StopError(
+                f"no engine answers here, so nothing was stopped: {now.error}",
+                "if one runs, its services go on: let this user and this terminal reach it (the group "
+                "docker, DOCKER_HOST), then run this again",
+            )
+        line("no engine runs, so no service does")
     elif now.compose is None:
         raise StopError(
             "Docker Compose is not there, so the services cannot be stopped",
@@ -95,6 +103,14 @@ def down(*, purge: bool, stop_engine: bool, assume_yes: bool) -> None:
                 "stop those first, then run this again",
             )
         line(engine.stop())
+
+
+def _is_gone(error: str) -> bool:
+    """Whether a client's words mean that no engine runs: it is not there, or nobody listens."""
+    words = error.lower()
+    if "permission denied" in words or os.environ.get("DOCKER_HOST"):
+        return False
+    return any(text in words for text in _GONE)
 
 
 if __name__ == "__main__":

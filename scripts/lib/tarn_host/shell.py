@@ -84,7 +84,7 @@ def capture(
             timeout=timeout_s,
             check=False,
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # WSL: the latter where PATH has a folder of Windows
         return Result(NOT_FOUND, "", f"{command[0]}: not found")
     except subprocess.TimeoutExpired:
         return Result(TIMED_OUT, "", f"{' '.join(command)}: no answer within {timeout_s:g} s")
@@ -220,7 +220,7 @@ def logged(
         write(f"$ {' '.join(command)}")
         try:
             running = Running(command, on_line=write, env=env, cwd=cwd)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             raise StopError(f"{what} failed: {command[0]} is not there", fix) from None
         try:
             code = running.wait(timeout_s)

@@ -227,6 +227,13 @@ def prepare(
             line(f"    note: {text}")
     with phases.phase("base") as notes:
         notes.append(base.ensure(here, offline, refresh))
+        former = project.former_name()
+        if former and lifecycle.has_data(former):
+            line(
+                f"    note: this folder was the project {former} before it was moved, renamed or copied, and"
+            )
+            line(f"    {former} keeps its tables; this is {here.name}. To go on with the former one instead:")
+            line(f"    scripts/down, then write COMPOSE_PROJECT_NAME={former} into .env, then scripts/up")
         if project.write_env(here):
             notes.append("wrote .env")
     with phases.phase("build") as notes:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tarn_host.console import StopError
-from tarn_host.stack import base
+from tarn_host.stack import base, project
 from tarn_host.stack.project import Project
 
 HERE = Project(name="t", base="tarn/base:x", own_base=True, settings={})
@@ -58,9 +58,12 @@ def test_every_certificate_of_this_machine_goes_into_the_base_and_none_that_is_g
         (own / name).write_text(name)
     (own / "gone.crt").symlink_to(tmp_path / "removed.crt")
     seen: list[str] = []
+    folders: set[Path] = set()
+    monkeypatch.setattr(project, "STATE_DIR", tmp_path / "state")
 
     def build(command: list[str], *_: object) -> None:
         copied = Path(command[-1]) / "certificates"
+        folders.add(copied.parents[1])
         seen.extend(sorted(path.read_text() for path in copied.rglob("*.crt")))
 
     monkeypatch.setattr(base, "_logged", build)
@@ -69,3 +72,20 @@ def test_every_certificate_of_this_machine_goes_into_the_base_and_none_that_is_g
     monkeypatch.setattr(base.copy_certificates, "__defaults__", (own,))
     base._derive("tarn/base:x", "debian:x")
     assert seen == ["corp/root.crt", "lab/root.crt"]
+    assert folders == {tmp_path / "state"}, "a client that snap installed sees no other /tmp"
+
+
+def test_a_certificate_that_this_user_may_not_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "corp.crt").write_text("x")
+
+    def refused(source: Path, target: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(source))
+
+    monkeypatch.setattr(base.shutil, "copy", refused)
+    with pytest.raises(StopError, match=r"corp\.crt, which this machine trusts, cannot be read") as caught:
+        base.copy_certificates(tmp_path / "copy", own)
+    assert f"chmod a+r {own}/corp.crt" in caught.value.fix

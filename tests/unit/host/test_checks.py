@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tarn_host import shell
@@ -133,3 +134,19 @@ def test_published_ports_are_parted_into_own_other_copies_and_others(monkeypatch
         8080: "container web",
         8081: "container web",
     }
+
+
+def test_a_folder_that_this_user_may_not_look_into_is_measured_by_one_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's folders under userns-remap, for a user of the group docker."""
+    hidden = tmp_path / "hidden"
+    real = os.stat
+
+    def refused(path: Any, *more: Any, **others: Any) -> os.stat_result:
+        if str(path).startswith(str(hidden)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *more, **others)
+
+    monkeypatch.setattr(os, "stat", refused)
+    assert checks.free_mib(str(hidden / "docker")) == checks.free_mib(str(tmp_path))

@@ -335,6 +335,12 @@ BROKEN: dict[str, tuple[Facts, str, tuple[str, ...], str]] = {
         ("tarn-1_minio-data",),
         "backup",
     ),
+    "the log's volume is not there yet, as after a restore": (
+        replace(WELL, volumes=(*VOLUMES, replace(VOLUMES[0], name="tarn-1_kafka-data", there=False))),
+        "volume-gone",
+        ("tarn-1_kafka-data",),
+        "scripts/tarn restore",
+    ),
     "secrets of another copy": (
         replace(WELL, secrets=Secrets(asked=True, fault="the secret volumes contradict each other: x")),
         "secrets-contradict",

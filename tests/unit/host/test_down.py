@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,36 @@ def test_on_a_terminal_the_answer_counts(
     monkeypatch.setattr("builtins.input", lambda question: answer)
     assert (down.main(["--purge"]) == 0) is bool(removed)
     assert stopped == removed
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("docker: not found", 0),
+        (
+            "Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?",
+            0,
+        ),
+        (
+            "failed to connect to the docker API at unix:///run/docker.sock: connect: no such file",
+            0,
+        ),
+        ("failed to connect to the docker API at unix:///run/docker.sock: connect: connection refused", 0),
+        ("permission denied while trying to connect to the docker API at unix:///var/run/docker.sock", 1),
+        ("docker version: no answer within 20 s", 1),
+    ],
+)
+def test_services_that_cannot_be_seen_are_not_called_stopped(
+    stopped: list[bool],
+    error: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setattr(engine, "look", lambda: replace(UP, server=None, error=error))
+    assert down.main([]) == code
+    said = capsys.readouterr()
+    assert ("nothing was stopped" in said.err) is bool(code)
+    assert ("no engine runs, so no service does" in said.out) is not bool(code)
+    assert stopped == []

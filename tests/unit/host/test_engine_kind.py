@@ -82,6 +82,33 @@ def test_what_cannot_work_is_refused_and_the_rest_is_not() -> None:
     assert "20.10" in hinders("19.03.1", kind(PLAIN))[0].what
 
 
+@pytest.mark.parametrize(
+    ("version", "plugins", "missing"),
+    [
+        ("29.1.0", [{"Name": "compose"}], True),
+        ("29.1.0", [{"Name": "compose"}, {"Name": "buildx", "Err": "cannot be run"}], True),
+        ("29.1.0", [{"Name": "compose"}, {"Name": "buildx"}], False),
+        ("20.10.24+dfsg1", [{"Name": "compose"}], False),
+        ("29.1.0", None, False),
+    ],
+)
+def test_a_client_that_cannot_build_is_known(version: str, plugins: Any, missing: bool) -> None:
+    """From 23 on it builds by the plugin only."""
+    found = kind({**PLAIN, "ClientInfo": {"Version": version, "Plugins": plugins}})
+    assert found.no_builder is missing
+    ready = engine.Engine("29.1", "", "2.40", "/", None, found)
+    for debian in (False, True):
+        here = engine.Machine(
+            **{"linux": True, "root": True, "debian": debian, "has_dockerd": True, "systemd": True},
+            **{"docker_host": "", "has_client": True},
+        )
+        wanted, problems = engine.plan(ready, here, offline=False)
+        assert wanted.install_compose is (missing and debian), "unpacked with Compose"
+        assert [one.what for one in problems if "buildx" in one.what] == [
+            "Docker's client has no buildx, without which it builds no images"
+        ] * (missing and not debian)
+
+
 def test_what_no_test_covers_is_said() -> None:
     assert warnings(kind(PLAIN)) == []
     assert warnings(kind(CONTAINERD)) == []

@@ -39,6 +39,9 @@ def test_fingerprint_changes_with_what_the_context_holds_and_nothing_else(tmp_pa
     (tmp_path / "README.md").write_text("outside")
     (app / "__pycache__").mkdir()
     (app / "__pycache__" / "a.pyc").write_text("noise")
+    (app / ".DS_Store").write_text("a folder that Finder showed")
+    (app / ".ipynb_checkpoints").mkdir()
+    (app / ".ipynb_checkpoints" / "a.ipynb").write_text("noise")
     assert fingerprint(tmp_path, "salt") == first
     seen = {first, fingerprint(tmp_path, "other base")}
     (app / "a.py").write_text("2")

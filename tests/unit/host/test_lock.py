@@ -185,3 +185,14 @@ def test_a_lock_that_may_not_be_read_is_not_called_held(
 ) -> None:
     monkeypatch.setattr(Path, "open", refused(tmp_path / "tarn-1.lock"))
     assert not lock.is_busy(HERE)
+
+
+def test_a_file_system_without_locks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(handle: object, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "flock", refused)
+    refusal = pytest.raises(StopError, match="cannot be locked: No locks available")
+    with refusal as caught, lock.only_one(HERE):
+        pytest.fail("without a lock")
+    assert "local disk" in caught.value.fix

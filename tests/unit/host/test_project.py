@@ -318,3 +318,45 @@ def test_the_front_takes_the_port_of_the_catalog_and_is_hardened_like_all_servic
     config = (project.ROOT / "catalog/replicas/haproxy.cfg").read_text()
     (most,) = re.findall(r"server-template \S+ (\d+) catalog:8182 ", config)
     assert int(most) == project.REPLICAS_MAX
+
+
+def test_a_link_that_leads_nowhere_is_no_file_to_make_readable(tmp_path: Path) -> None:
+    """Emacs locks a file that is edited so."""
+    (tmp_path / ".#a.yaml").symlink_to("me@host.1:1")
+    tmp_path.chmod(0o755)
+    assert project.make_readable(tmp_path) == []
+
+
+def test_a_clone_that_was_moved_knows_its_former_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project, "ENV_FILE", tmp_path / ".env")
+    monkeypatch.delenv("COMPOSE_PROJECT_NAME", raising=False)
+    assert project.former_name() == ""
+    own = project.default_name(project.ROOT)
+    for written, former in ((own, ""), ("tarn-old", "tarn-old")):
+        (tmp_path / ".env").write_text(project.merge_env("", {"COMPOSE_PROJECT_NAME": written}))
+        assert project.former_name() == former
+    (tmp_path / ".env").write_text(
+        project.merge_env("COMPOSE_PROJECT_NAME=mine\n", {"COMPOSE_PROJECT_NAME": "tarn-old"})
+    )
+    assert project.former_name() == "", "the user named it"
+
+
+def test_on_macos_the_case_in_which_a_path_was_typed_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = project.default_name(tmp_path)
+    monkeypatch.setattr(project.fcntl, "F_GETPATH", 50, raising=False)
+    real = os.fsencode(tmp_path)
+    monkeypatch.setattr(project.fcntl, "fcntl", lambda handle, command, room: real.ljust(len(room), b"\0"))
+    assert project.default_name(tmp_path) == plain
+    other = tmp_path / "TYPED"
+    other.mkdir()
+    assert project.default_name(other) == plain, "what the disk says counts"
+
+    def refused(handle: int, command: int, room: bytes) -> bytes:
+        raise OSError
+
+    monkeypatch.setattr(project.fcntl, "fcntl", refused)
+    assert project.default_name(tmp_path) == plain

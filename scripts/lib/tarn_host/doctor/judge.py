@@ -166,6 +166,8 @@ def _volumes(facts: Facts) -> list[Finding]:
             "bring it back from a backup before scripts/up, which would begin an empty one: without "
             "minio-data no table is left, without kafka-data no row that was not committed yet"
         )
+        if all(name.endswith("kafka-data") for name in data):
+            fix += ". After scripts/tarn restore there is none yet: then run scripts/up"
         found.append(Finding("volume-gone", what, fix))
     for volume in there:
         if volume.owner != facts.project:

@@ -102,7 +102,13 @@ def copy_certificates(target: Path, folder: Path = CA_DIR) -> None:
     for certificate in own_certificates(folder):
         copy = target / certificate.relative_to(folder)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(certificate, copy)
+        try:
+            shutil.copy(certificate, copy)
+        except PermissionError:
+            raise StopError(
+                f"{certificate}, which this machine trusts, cannot be read by this user",
+                f"let its owner run: chmod a+r {certificate}",
+            ) from None
 
 
 def _logged(command: list[str], timeout_s: float, what: str, fix: str) -> None:
@@ -135,7 +141,9 @@ def _logged(command: list[str], timeout_s: float, what: str, fix: str) -> None:
 
 def _derive(image: str, upstream: str) -> None:
     """Build the base on a pulled image: add CA certificates (Debian's, this machine's) and their settings."""
-    with tempfile.TemporaryDirectory(prefix="tarn-base-") as folder:
+    # Not in /tmp: a client that was installed by snap has one of its own.
+    project.STATE_DIR.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tarn-base-", dir=project.STATE_DIR) as folder:
         here = Path(folder)
         (here / "certificates").mkdir()
         copy_certificates(here / "certificates")

@@ -214,7 +214,7 @@ def free_mib(path: str) -> int | None:
     if not sys.platform.startswith("linux"):
         return None
     here = Path(path)
-    while not here.exists():
+    while not os.path.exists(here):  # nor if this user may not look there: userns-remap
         if here == here.parent:
             return None
         here = here.parent

@@ -250,7 +250,22 @@ def plan(engine: Engine, here: Machine, offline: bool, *, overlay: str = "") -> 
         else:
             found = f"Docker Compose is {engine.compose}" if engine.compose else "Docker Compose is not there"
             problems.append(
-                Problem(f"{found}; needed is {wanted} or newer", "install the docker-compose-plugin package")
+                Problem(
+                    f"{found}; needed is {wanted} or newer",
+                    "install it: the package docker-compose-plugin (Docker's own packages), "
+                    "docker-compose-v2 (Ubuntu) or docker-compose (Homebrew)",
+                )
+            )
+    if engine.kind.no_builder and not problems and not install_compose:
+        if here.linux and here.debian:
+            install_compose = True
+        else:
+            problems.append(
+                Problem(
+                    "Docker's client has no buildx, without which it builds no images",
+                    "install it: the package docker-buildx (Homebrew, Ubuntu, Fedora) or "
+                    "docker-buildx-plugin (Docker's own packages)",
+                )
             )
     if offline and (install_engine or install_client or install_compose):
         problems.append(

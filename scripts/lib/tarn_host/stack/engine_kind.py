@@ -25,6 +25,7 @@ class Kind:
         limits_missing: memory or process limits that it does not enforce, in its own words.
         context: the client's context; the builder of that name has the engine's images.
         architecture: architecture of the machine that the engine runs on.
+        no_builder: its client needs the plugin buildx to build images, and has none.
     """
 
     podman: bool = False
@@ -35,6 +36,7 @@ class Kind:
     limits_missing: tuple[str, ...] = ()
     context: str = "default"
     architecture: str = ""
+    no_builder: bool = False
 
     def words(self) -> str:
         """Its special properties on one line; empty if there are none."""
@@ -69,7 +71,15 @@ def kind(info: Mapping[str, Any]) -> Kind:
         ),
         context=str(client.get("Context") or "default"),
         architecture=str(info.get("Architecture", "")),
+        no_builder=_has_no_builder(client),
     )
+
+
+def _has_no_builder(client: Mapping[str, Any]) -> bool:
+    """Whether a client's description names its plugins, and not the one that it builds by (23 and later)."""
+    plugins = client.get("Plugins") or ()
+    usable = {one.get("Name") for one in plugins if isinstance(one, Mapping) and not one.get("Err")}
+    return bool(usable) and "buildx" not in usable and version_tuple(str(client.get("Version", ""))) >= (23,)
 
 
 def version_tuple(text: str) -> tuple[int, ...]:

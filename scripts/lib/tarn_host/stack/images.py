@@ -98,9 +98,13 @@ def fingerprint(root: Path, salt: str, without: Path | None = None) -> str:
 def _files(top: Path) -> list[Path]:
     found = []
     for folder, names, files in os.walk(top):
-        names[:] = [n for n in names if n not in ("__pycache__", ".venv") and not n.endswith(".egg-info")]
+        names[:] = [
+            n for n in names if n != "__pycache__" and not n.startswith(".") and not n.endswith(".egg-info")
+        ]
         found += [
-            Path(folder) / n for n in files if not n.endswith(".pyc") and not os.path.islink(Path(folder) / n)
+            Path(folder) / n
+            for n in files
+            if not n.startswith(".") and not n.endswith(".pyc") and not os.path.islink(Path(folder) / n)
         ]
     return found
 

@@ -389,6 +389,12 @@ def named_in(texts: Iterable[str], found: Iterable[Service]) -> list[Service]:
     return [service for service in found if service.name in names]
 
 
+def has_data(name: str) -> bool:
+    """Whether the engine has the volume with the lake of this project."""
+    asked = ["docker", "volume", "inspect", "--format", "{{.Name}}", f"{name}_minio-data"]
+    return shell.capture(asked, timeout_s=20).ok
+
+
 def stop(here: Project, purge: bool) -> None:
     """Remove the containers and networks; with `purge` the volumes too.
 

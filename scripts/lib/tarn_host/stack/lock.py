@@ -101,6 +101,11 @@ def holder(handle: IO[str]) -> str:
 def _locked(handle: IO[str]) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError as error:
+        raise StopError(
+            f"{handle.name} cannot be locked: {error.strerror}",
+            "its file system has no locks (NFS with nolock, SMB): clone the repository on a local disk",
+        ) from None
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import pwd
@@ -24,6 +25,7 @@ SPECS_DIR = ROOT / "services/specs"
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 
 PART = ".part"
+_PATH_BYTES_MAX = 1024  # MAXPATHLEN of macOS
 ANY_BYTES = "surrogateescape"
 MANAGED_BEGIN = "# managed by scripts/up: begin (rewritten by every run; put your own settings outside)"
 MANAGED_END = "# managed by scripts/up: end"
@@ -145,7 +147,25 @@ def merge_env(text: str, managed: Mapping[str, str]) -> str:
 
 def default_name(root: Path) -> str:
     """`tarn-` and six hex digits of the SHA-256 of the clone's real path."""
-    return "tarn-" + hashlib.sha256(os.fsencode(str(root.resolve()))).hexdigest()[:6]
+    return "tarn-" + hashlib.sha256(_real_path(root)).hexdigest()[:6]
+
+
+def _real_path(root: Path) -> bytes:
+    """The path without links; on macOS as the disk has it, in whatever case of letters it was typed."""
+    plain = os.fsencode(str(root.resolve()))
+    command = getattr(fcntl, "F_GETPATH", None)
+    if command is None:
+        return plain
+    try:
+        handle = os.open(root, os.O_RDONLY)
+    except OSError:
+        return plain
+    try:
+        return fcntl.fcntl(handle, command, bytes(_PATH_BYTES_MAX)).partition(b"\0")[0]
+    except OSError:
+        return plain
+    finally:
+        os.close(handle)
 
 
 def versions(root: Path = ROOT) -> dict[str, str]:
@@ -226,6 +246,18 @@ def setting(name: str) -> str:
 def _env_text() -> str:
     """The text of .env without a byte order mark, as Compose reads it; what is not UTF-8 stays as it is."""
     return ENV_FILE.read_text(encoding="utf-8-sig", errors=ANY_BYTES) if ENV_FILE.is_file() else ""
+
+
+def former_name() -> str:
+    """The project that scripts/up wrote into .env where the clone was before it was moved, renamed or copied.
+
+    Empty if it is where it was, or if the user named the project.
+    """
+    text = _env_text()
+    if "COMPOSE_PROJECT_NAME" in parse_env(without_managed(text)) or "COMPOSE_PROJECT_NAME" in os.environ:
+        return ""
+    former = parse_env(text).get("COMPOSE_PROJECT_NAME", "")
+    return "" if former == default_name(ROOT) else former
 
 
 def write_env(project: Project) -> bool:
@@ -326,9 +358,11 @@ def make_readable(folder: Path) -> list[str]:
     """
     changed = []
     for path in [folder, *sorted(folder.rglob("*"))]:
+        if path.is_symlink():  # it may lead nowhere, as those by which Emacs locks a file
+            continue
         mode = stat.S_IMODE(path.stat().st_mode)
         wanted = mode | (0o555 if path.is_dir() else 0o444)
-        if path.is_symlink() or wanted == mode:
+        if wanted == mode:
             continue
         try:
             path.chmod(wanted)
