@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tarn_host.testing.tiers import OTHER_TURNS, UNEXPECTED
+from tarn_host.testing.tiers import OTHER_TURNS, UNENDED, UNEXPECTED
 
 from tests.support.containers import (
     KEEPER,
@@ -22,7 +22,7 @@ from tests.support.log_state import as_it_was, never_cached
 from tests.support.plays import NIGHTLY, TIMES
 from tests.support.quick_http import make_quick
 from tests.support.stack import Stack, running_stack
-from tests.support.stuck import Ender
+from tests.support.stuck import Ender, Unended
 from tests.support.tiers import CONTAINER_TIERS, TIMEOUT_S_BY_TIER, last_in_their_folders, tier_of
 from tests.support.turns import of_other_turns
 
@@ -45,8 +45,10 @@ def logging_of_its_own() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A test that hangs fails by name."""
+    """A test that hangs fails by name; those that a stop of the run cut off are named too."""
     config.pluginmanager.register(Ender())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Unended(artifacts() / UNENDED))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +40,29 @@ class Ender:
             return (yield)
         finally:
             faulthandler.cancel_dump_traceback_later()
+
+
+class Unended:
+    """Pytest plugin: names the tests that were running when the run was stopped.
+
+    Args:
+        file: receives their names, one per line; not written if all have ended.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._running: dict[str, None] = {}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test begins, here or in one of xdist's processes."""
+        self._running[nodeid] = None
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """It has ended."""
+        self._running.pop(nodeid, None)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """Write the names."""
+        if self._running:
+            self._file.write_text("".join(f"{nodeid}\n" for nodeid in self._running), encoding="utf-8")

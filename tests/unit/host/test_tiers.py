@@ -53,6 +53,11 @@ def test_a_failed_run_without_a_failed_test_counts_as_one(tmp_path: Path) -> Non
     assert found.broken == ("exit code 1 without a failed test; the reason is above and in artifacts/e2e",)
     (tmp_path / "unexpected-errors.txt").write_text("kafka: ERROR no\n")
     assert counted(report, "e2e", 1, 1.0).broken[1:] == ("unexpected: kafka: ERROR no",)
+    (tmp_path / "unended.txt").write_text("tests/e2e/test_a.py::test_b\n")
+    assert counted(report, "e2e", 124, 1.0).broken[1:] == (
+        "had not ended: tests/e2e/test_a.py::test_b",
+        "unexpected: kafka: ERROR no",
+    )
     assert counted(report, "e2e", 0, 1.0).broken == ()
 
 

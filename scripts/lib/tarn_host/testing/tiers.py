@@ -51,6 +51,7 @@ NIGHTLY_TESTS = {
 }
 TURNS = 6
 UNEXPECTED = "unexpected-errors.txt"  # written by tests/conftest.py
+UNENDED = "unended.txt"  # the same; a test per line that ran when the tier was stopped
 OTHER_TURNS = "other-turns.txt"  # the same; a test per line
 BROKEN_LINES_MAX = 40
 BROKEN_CHARS_MAX = 400
@@ -121,9 +122,10 @@ def counted(report: Path, tier: str, code: int, seconds: float) -> Outcome:
     if code != 0 and failed == 0:
         failed = 1
         broken.append(f"exit code {code} without a failed test; the reason is above and in artifacts/{tier}")
-    unexpected = report.with_name(UNEXPECTED)
-    if code != 0 and unexpected.is_file():
-        broken += [f"unexpected: {text}" for text in unexpected.read_text(encoding="utf-8").splitlines()]
+    for file, what in ((UNENDED, "had not ended"), (UNEXPECTED, "unexpected")):
+        found = report.with_name(file)
+        if code != 0 and found.is_file():
+            broken += [f"{what}: {text}" for text in found.read_text(encoding="utf-8").splitlines()]
     others = report.with_name(OTHER_TURNS)
     left_out = len(others.read_text(encoding="utf-8").splitlines()) if others.is_file() else 0
     return Outcome(tier, passed, failed, skipped, round(seconds, 1), tuple(broken), left_out)
