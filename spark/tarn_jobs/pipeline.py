@@ -135,22 +135,35 @@ class Pipeline:
         """
         commits, done = 0, self._position(SILVER.name)
         while True:
-            head, text = newest(
-                self.lake.snapshots(BRONZE, self._offsets_entry, tag=f"tarn-offsets-{self.stream}")
-            )
-            if head is None or text is None:
+            bronze = self._bronze()
+            if bronze is None:
                 return commits
-            available = Position.from_offsets(text, location=self.lake.location(BRONZE))
+            head, available = bronze
             grows = done is None or is_remade(done, available, share=self.remade_share)
             if commits and not grows:
                 return commits
+            first = True
             while (piece := next_range(done, available, offsets_max=self.offsets_max)) is not None:
+                if not first:
+                    # The snapshot may be gone by now: the catalog keeps few of a stream's. A later one has its rows.
+                    bronze = self._bronze()
+                    if bronze is None or not bronze[1].continues(piece.after):
+                        return commits
+                    head = bronze[0]
                 self.reached("before silver")
-                self.on_step(self._silver_step(head.id, piece))
+                self.on_step(self._silver_step(head, piece))
                 self.reached("after silver")
-                commits, done = commits + 1, piece.after
+                commits, done, first = commits + 1, piece.after, False
             if not (commits and grows):
                 return commits
+
+    def _bronze(self) -> tuple[int, Position] | None:
+        """Return bronze's current snapshot and the position that it is complete up to; None without one."""
+        snapshots = self.lake.snapshots(BRONZE, self._offsets_entry, tag=f"tarn-offsets-{self.stream}")
+        head, text = newest(snapshots)
+        if head is None or text is None:
+            return None
+        return head.id, Position.from_offsets(text, location=self.lake.location(BRONZE))
 
     def _silver_step(self, snapshot_id: int, piece: Range) -> Step:
         begun = self.monotonic()

@@ -67,6 +67,10 @@ class Position:
         """Return whether this position includes everything up to `other`."""
         return all(self.offset(p) >= end for p, end in other.next)
 
+    def continues(self, other: Position) -> bool:
+        """Return whether this is a position of the same stream, at `other` or after it."""
+        return self.source == other.source and self.covers(other)
+
     def since(self, done: Position | None) -> int:
         """Return the number of offsets from an earlier position of the stream, or its begin, to this one."""
         return sum(end - (done.offset(p) if done is not None else 0) for p, end in self.next)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -84,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.refresh and options.pull == "never":
             raise StopError("--refresh fetches packages, and --pull never forbids it", "choose one", 2)
         chosen = choices(options.profile, options.ports)
+        require_profile(project.load(), options.profile)
         with only_one(project.load()), ExitStack() as ends:
             here = prepare(
                 phases,
@@ -177,6 +179,23 @@ def choices(profile: str | None, ports: str | None) -> dict[str, str]:
             fix = f"give a number from 1024 to {65535 - 2 * len(names)}, such as 20000, or `default`"
             raise StopError(f"--ports {ports}: that is no first port", fix, 2)
     return chosen
+
+
+def require_profile(here: Project, profile: str | None) -> None:
+    """Require that no setting of the user's hides the profile of the command line.
+
+    Raises:
+        StopError: TARN_PROFILE is set, to another one.
+    """
+    name = "TARN_PROFILE"
+    if profile is None or name not in here.fixed or here.profile == profile:
+        return
+    if name in os.environ:
+        where, fix = "in the environment", f"unset {name}"
+    else:
+        where, fix = "by a line of your own in .env", "take that line out"
+    what = f"--{profile} has no effect: {name}={here.profile} is set {where}"
+    raise StopError(what, f"{fix}, then run this again", 2)
 
 
 def prepare(

@@ -50,6 +50,7 @@ class Growing:
             assert table == BRONZE
             self.looks += 1
             value = OffsetMap(source=SOURCE, next={0: self.bronze[0]}).to_json()
+            return [Snapshot(id=self.looks, parent=None, value=value, current=True)]
         return [Snapshot(id=1, parent=None, value=value, current=True)]
 
 
@@ -61,6 +62,7 @@ class Noted(Pipeline):
 
     def _silver_step(self, snapshot_id: int, piece: Range) -> Step:
         lake: Any = self.lake
+        assert snapshot_id == lake.looks, "of bronze only the snapshot looked at last is there"
         lake.silver = piece.after
         if len(lake.bronze) > 1:
             lake.bronze.pop(0)
@@ -89,9 +91,11 @@ def test_gold_is_made_when_silver_holds_what_came_meanwhile() -> None:
 
 
 def test_it_waits_for_the_last_piece_of_what_came() -> None:
-    steps = cycle(Growing(bronze=[100, 2_600]))
+    lake = Growing(bronze=[100, 2_600])
+    steps = cycle(lake)
     assert [name for name, _ in steps] == ["silver"] * 4 + ["gold"]
     assert steps[-1] == ("gold", 2_600)
+    assert lake.looks == 3 + 2, "bronze is looked at again for the second piece of one look and the third"
 
 
 def test_a_cycle_of_little_looks_at_bronze_once() -> None:
@@ -106,6 +110,12 @@ def test_what_always_comes_does_not_keep_gold_waiting() -> None:
     """A stream that keeps its rate is half new only while it is young."""
     steps = cycle(Growing(bronze=[number * 500 for number in range(1, 40)]))
     assert steps == [("silver", 500), ("silver", 1_000), ("gold", 1_000)]
+
+
+def test_a_bronze_rolled_back_below_the_next_piece_ends_the_cycle() -> None:
+    lake = Growing(bronze=[3_000, 1_500])
+    assert cycle(lake) == [("silver", 1_000), ("gold", 1_000)]
+    assert cycle(lake) == [("silver", 1_500), ("gold", 1_500)]
 
 
 def test_an_empty_bronze_is_no_work() -> None:

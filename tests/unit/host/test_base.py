@@ -89,3 +89,13 @@ def test_a_certificate_that_this_user_may_not_read_is_named(
     with pytest.raises(StopError, match=r"corp\.crt, which this machine trusts, cannot be read") as caught:
         base.copy_certificates(tmp_path / "copy", own)
     assert f"chmod a+r {own}/corp.crt" in caught.value.fix
+
+
+def test_a_base_that_fails_names_a_command_for_a_ca_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "LOG", tmp_path / "base.log")
+    fails = ["sh", "-c", "echo 'SSL certificate problem: unable to get local issuer certificate'; exit 1"]
+    with pytest.raises(StopError, match="not trusted inside the build") as caught:
+        base._logged(fails, 10, "debootstrap", "x")
+    assert "scripts/up --refresh" in caught.value.fix

@@ -12,6 +12,7 @@ from tarn_host.doctor.judge import judge
 from tarn_host.shell import NOT_FOUND, Result
 from tarn_host.stack import firewall
 from tarn_host.stack.engine import Machine
+from tarn_host.stack.engine_kind import Kind
 from tarn_host.stack.firewall import Edge, bridges_of, chain_of, is_needed, is_published_beyond, rules
 from tarn_host.stack.project import Project
 
@@ -33,21 +34,23 @@ STORE = {"Id": "0123456789abcdef", "Driver": "bridge", "Options": {}, "Container
 
 
 @pytest.mark.parametrize(
-    ("server", "changes", "needed"),
+    ("server", "changes", "what", "needed"),
     [
-        ("20.10.24+dfsg1", {}, True),
-        ("27.5.1", {}, True),
-        ("28.0.0", {}, False),
-        ("29.1.0-rc.1", {}, False),
-        ("20.10.24", {"linux": False}, False),
-        ("20.10.24", {"docker_host": "tcp://10.0.0.7:2375"}, False),
-        ("20.10.24", {"docker_host": "unix:///var/run/docker.sock"}, True),
+        ("20.10.24+dfsg1", {}, Kind(), True),
+        ("27.5.1", {}, Kind(), True),
+        ("28.0.0", {}, Kind(), False),
+        ("29.1.0-rc.1", {}, Kind(), False),
+        ("20.10.24", {"linux": False}, Kind(), False),
+        ("20.10.24", {"docker_host": "tcp://10.0.0.7:2375"}, Kind(), False),
+        ("20.10.24", {"docker_host": "unix:///var/run/docker.sock"}, Kind(), True),
+        ("27.5.1", {}, Kind(desktop=True), False),
+        ("27.5.1", {}, Kind(rootless=True), False),
     ],
 )
 def test_rules_are_needed_for_engines_before_28_on_this_machine(
-    server: str, changes: dict[str, Any], needed: bool
+    server: str, changes: dict[str, Any], what: Kind, needed: bool
 ) -> None:
-    assert is_needed(server, dataclasses.replace(LINUX, **changes)) is needed
+    assert is_needed(server, dataclasses.replace(LINUX, **changes), what) is needed
 
 
 def test_the_chain_lets_answers_pass_and_drops_what_comes_from_elsewhere() -> None:
@@ -83,7 +86,7 @@ class Host:
         self.programs = programs
         self.chains: dict[str, list[str]] = {"DOCKER-USER": ["-A DOCKER-USER -j RETURN"]}
         self.networks = [STORE]
-        self.security = '["name=seccomp,profile=default"]'
+        self.info: dict[str, Any] = {"SecurityOptions": ["name=seccomp,profile=default"]}
         self.ran: list[list[str]] = []
 
     def capture(self, command: Sequence[str], *, text: str = "", **_: Any) -> Result:
@@ -103,7 +106,7 @@ class Host:
         if words[0] == "version":
             return self.server + "\n"
         if words[0] == "info":
-            return self.security
+            return json.dumps(self.info)
         if words[:2] == ["network", "inspect"]:
             return json.dumps(self.networks)
         if words[:2] == ["network", "ls"]:
@@ -191,12 +194,20 @@ def test_an_engine_that_closes_the_way_itself_is_left_alone(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
+    "info", [{"SecurityOptions": ["name=rootless"]}, {"OperatingSystem": "Docker Desktop"}]
+)
+def test_an_engine_whose_bridges_are_elsewhere_is_left_alone(host: Host, info: dict[str, Any]) -> None:
+    host.info = info
+    assert firewall.close(HERE, CONFIG).problem is None
+    assert changes(host) == []
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"root": False}, "only root may"),
         ({"programs": ()}, "iptables is not there"),
         ({"chains": {}}, "iptables knows no chain DOCKER-USER"),
-        ({"security": '["name=rootless"]'}, "runs without root"),
     ],
 )
 def test_where_they_cannot_be_set_it_is_said_loudly(

@@ -64,12 +64,12 @@ def test_fingerprint_changes_with_what_the_context_holds_and_nothing_else(tmp_pa
             "the disk ran full",
             "free some",
         ),
-        (["uv: invalid peer certificate: UnknownIssuer"], "not trusted", "docker image rm tarn/base:x"),
+        (["uv: invalid peer certificate: UnknownIssuer"], "not trusted", "scripts/up --refresh"),
         (["javac: a mistake"], "", "finished steps are kept"),
     ],
 )
 def test_a_build_that_failed_names_its_cause(tail: list[str], what: str, fix: str) -> None:
-    told = images.failure("tarn/minio:t", "exit code 1", ["#1 before", *tail], "tarn/base:x")
+    told = images.failure("tarn/minio:t", "exit code 1", ["#1 before", *tail])
     assert told.what.startswith("building tarn/minio:t failed (exit code 1):\n    #1 before")
     assert what in told.what
     assert fix in told.fix

@@ -38,6 +38,29 @@ def test_what_is_no_first_port_is_refused_with_what_is_one(text: str) -> None:
     assert "20000" in caught.value.fix
 
 
+@pytest.mark.parametrize("profile", ["full", "small"])
+def test_a_profile_that_a_setting_hides_is_refused_with_where_it_is_set(
+    monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    other = "small" if profile == "full" else "full"
+    monkeypatch.delenv("TARN_PROFILE", raising=False)
+    own = Project(
+        name="t", base="b", own_base=True, settings={"TARN_PROFILE": other}, fixed=frozenset(["TARN_PROFILE"])
+    )
+    with pytest.raises(
+        StopError, match=rf"--{profile} has no effect: TARN_PROFILE={other} is set .* in .env"
+    ) as caught:
+        up.require_profile(own, profile)
+    assert caught.value.code == 2
+    monkeypatch.setenv("TARN_PROFILE", other)
+    with pytest.raises(StopError, match="in the environment"):
+        up.require_profile(own, profile)
+    up.require_profile(own, other)
+    up.require_profile(own, None)
+    stored = Project(name="t", base="b", own_base=True, settings={"TARN_PROFILE": other})
+    up.require_profile(stored, profile)
+
+
 def here(fixed: frozenset[str] = frozenset()) -> Project:
     return Project(name="tarn-1", base="b", own_base=True, settings={}, fixed=fixed)
 

@@ -11,6 +11,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILES = [*sorted(ROOT.glob("*/Dockerfile")), ROOT / "services/kafka/Dockerfile"]
 PYTHON = ("services", "catalog", "notebooks", "spark")
+PROGRAMS = ("entrypoint", "mvn")
 
 
 def instructions(path: Path) -> list[str]:
@@ -49,7 +50,7 @@ def test_what_is_copied_from_the_clone_has_a_mode_of_its_own(path: Path) -> None
         assert match, one
         for word in match[2].split():
             for source in ROOT.glob(word):
-                wanted = "755" if source.is_dir() or source.name == "entrypoint" else "644"
+                wanted = "755" if source.is_dir() or source.name in PROGRAMS else "644"
                 assert match[1] == wanted, f"{one}: {word} needs 0{wanted}"
 
 

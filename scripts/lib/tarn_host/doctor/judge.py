@@ -117,7 +117,7 @@ def _build(facts: Facts) -> list[Finding]:
             found.append(Finding("build", f"the last step of scripts/up with that log failed: {said}", fix))
             continue
         fault, text = hit
-        fix = fault.fix.replace("{base}", "tarn/base:…")
+        fix = fault.fix
         if fault.code == "build-ca" and facts.ca_variables:
             named = ", ".join(f"{name}={file}" for name, file in facts.ca_variables.items())
             fix = f"{named} names the CA on this machine, and containers do not see it: {fix}"

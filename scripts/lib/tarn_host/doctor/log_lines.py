@@ -46,8 +46,7 @@ BUILD_FAULTS = (
         r"certificate verification failed|SSL certificate problem|self.signed certificate",
         "a registry's certificate is not trusted inside the build",
         "put the CA's certificate (PEM, its name ends in .crt) into /usr/local/share/ca-certificates, run "
-        "update-ca-certificates, remove the base image (docker image rm {base}) and run scripts/up again: "
-        "the base image is made again with it",
+        "update-ca-certificates, then scripts/up --refresh: the base image is made again, with it",
     ),
     _known(
         "build-disk",
@@ -112,10 +111,10 @@ def known(faults: Sequence[Known], lines: Sequence[str]) -> tuple[Known, str] | 
     return None
 
 
-def build_fault(lines: Sequence[str], base: str) -> tuple[str, str] | None:
+def build_fault(lines: Sequence[str]) -> tuple[str, str] | None:
     """Cause of a failed build step with the line that shows it, and the fix; None if it is not known."""
     hit = known(BUILD_FAULTS, lines)
-    return None if hit is None else (f"{hit[0].what}: {hit[1]}", hit[0].fix.replace("{base}", base))
+    return None if hit is None else (f"{hit[0].what}: {hit[1]}", hit[0].fix)
 
 
 def reason(lines: Sequence[str]) -> str:

@@ -133,7 +133,7 @@ def _logged(command: list[str], timeout_s: float, what: str, fix: str) -> None:
             env={"DOCKER_BUILDKIT": "1", "BUILDX_BUILDER": engine.look().kind.context},
         )
     except StopError as error:
-        named = build_fault(error.what.splitlines(), "the base image")
+        named = build_fault(error.what.splitlines())
         if named is None:
             raise
         raise StopError(f"{error.what}\n{named[0]}", named[1], error.code) from None

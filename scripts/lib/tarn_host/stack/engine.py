@@ -162,6 +162,11 @@ def remote_problem(endpoint: str) -> Problem:
     )
 
 
+def kind() -> engine_kind.Kind:
+    """The kind of engine, as it describes itself; the plain one if it does not answer."""
+    return engine_kind.kind(_info())
+
+
 def _info() -> dict[str, Any]:
     """The engine's `docker info` as JSON; empty if it is unreadable."""
     answer = shell.capture(["docker", "info", "--format", "{{json .}}"], timeout_s=30)

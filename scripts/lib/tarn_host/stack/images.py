@@ -289,22 +289,18 @@ class _Builder:
 
     def _fail(self, target: Target, running: shell.Running, code: int | None) -> None:
         why = f"not done within {BUILD_TIMEOUT_S} s" if code is None else f"exit code {code}"
-        raise failure(target.image, why, list(running.tail), self._here.base)
+        raise failure(target.image, why, list(running.tail))
 
 
-def failure(image: str, why: str, tail: list[str], base: str) -> StopError:
+def failure(image: str, why: str, tail: list[str]) -> StopError:
     """Error of a failed build: its last lines and, if they show a known fault, its fix. Pure.
 
     Args:
         image: tag of the image.
         why: exit code or timeout, in words.
         tail: the last lines of the build's output.
-        base: the base image, named in the fix.
     """
-    what, fix = build_fault(tail, base) or (
-        "",
-        "if it was the network, run this again: finished steps are kept",
-    )
+    what, fix = build_fault(tail) or ("", "if it was the network, run this again: finished steps are kept")
     said = "\n".join(f"    {text}" for text in tail[-30:])
     cause = f"\n{what}" if what else ""
     return StopError(f"building {image} failed ({why}):\n{said}{cause}", f"{fix}. The whole log is {LOG}")

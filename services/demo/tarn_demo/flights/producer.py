@@ -26,6 +26,8 @@ TICK_S = 0.05
 TOPIC_S_MAX = 30.0
 TOPIC_POLL_S = 0.2
 TAIL_MESSAGES = 100
+TAIL_GROWTH = 10
+TAIL_RECORDS = 1_000
 TAIL_MS_MAX = 15_000
 
 
@@ -115,7 +117,7 @@ class Topic:
             admin.close()
 
     def tails(self) -> dict[int, ReplayMarker | None]:
-        """Per partition the marker of the newest message that has one, among its last `TAIL_MESSAGES`.
+        """Per partition the marker of the newest message that has one.
 
         Raises:
             UnavailableError: Kafka does not answer.
@@ -130,12 +132,23 @@ class Topic:
                 consumer.close()
 
     def _tail(self, consumer: Any, at: TopicPartition, end: int) -> ReplayMarker | None:
+        """The newest marker of a partition: others may have written behind it, so more and more is read."""
         consumer.assign([at])
         first = int(consumer.beginning_offsets([at])[at])
-        consumer.seek(at, max(first, end - TAIL_MESSAGES))
+        before, messages = end, TAIL_MESSAGES
         found: ReplayMarker | None = None
-        while consumer.position(at) < end:
-            polled = consumer.poll(timeout_ms=TAIL_MS_MAX, max_records=TAIL_MESSAGES)
+        while found is None and before > first:
+            since = max(first, before - messages)
+            found = self._newest(consumer, at, since, before)
+            before, messages = since, messages * TAIL_GROWTH
+        return found
+
+    def _newest(self, consumer: Any, at: TopicPartition, since: int, before: int) -> ReplayMarker | None:
+        """The newest marker of the messages from one offset of a partition to the one before another."""
+        consumer.seek(at, since)
+        found: ReplayMarker | None = None
+        while consumer.position(at) < before:
+            polled = consumer.poll(timeout_ms=TAIL_MS_MAX, max_records=TAIL_RECORDS)
             if not polled:
                 raise UnavailableError(
                     f"could not read the end of {self.name}, partition {at.partition}, within {TAIL_MS_MAX} "
@@ -143,7 +156,8 @@ class Topic:
                     topic=self.name,
                 )
             for record in polled[at]:
-                found = _marker(record.headers) or found
+                if record.offset < before:
+                    found = _marker(record.headers) or found
         return found
 
     def play(
