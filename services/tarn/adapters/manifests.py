@@ -148,8 +148,8 @@ class Manifests:
     ) -> WrittenList:
         """Write the manifest list of a snapshot: the added manifest, then those of the base snapshot.
 
-        Manifests without live files are left out. Those that list a removed file are written again, with its
-        entry as DELETED.
+        Manifests without live files are left out. Those that list a removed file are written again without it;
+        its entry is DELETED in a manifest for all removed files.
 
         Unassigned sequence numbers and, in format version 3, first row ids are assigned here (specification,
         "Manifest Lists" and "First Row ID Assignment").
@@ -266,9 +266,12 @@ class Manifests:
         schema: Schema,
         found_in: frozenset[str],
     ) -> list[ManifestFile]:
-        """The manifests without these files.
+        """The manifests without these files, whose entries are DELETED in manifests of their own.
 
-        They are looked for in the manifests where they were found, then in all others, the newest first, in
+        A merge finds its files in some twenty small manifests. What is live in these goes into one, so that two
+        manifests are written, of which the next list has one.
+
+        Files are looked for in the manifests where they were found, then in all others, the newest first, in
         which the small files of a merge and rewritten entries are.
 
         Raises:
@@ -277,7 +280,17 @@ class Manifests:
         spec = _spec(state, int(state.metadata["default-spec-id"]))
         if not survives_manifests(spec, schema):
             raise FilesNotLiveError("manifests with partition values of type double are not rewritten")
-        left, found = set(removed), list(manifests)
+        written: list[ManifestFile] = []
+
+        def write(entries: list[ManifestEntry], at_least: int = 1) -> None:
+            if len(entries) >= at_least:
+                written.append(
+                    self._write(entries, spec, schema, state.root, snapshot_id, state.format_version)
+                )
+                entries.clear()
+
+        left, rewritten = set(removed), set[int]()
+        gone, kept = list[ManifestEntry](), list[ManifestEntry]()
         for n, manifest in sorted(
             enumerate(manifests),
             key=lambda item: (item[1].manifest_path not in found_in, -(item[1].sequence_number or 0)),
@@ -286,17 +299,26 @@ class Manifests:
                 break
             if manifest.content is not ManifestContent.DATA or manifest.partition_spec_id != spec.spec_id:
                 continue
-            entries = read_entries(self._content(manifest.manifest_path), manifest, spec, schema)
-            gone = [entry for entry in entries if entry.data_file.file_path in left]
-            if not gone:
-                continue
-            for entry in gone:
-                entry.status, entry.snapshot_id = ManifestEntryStatus.DELETED, snapshot_id
-                left.discard(entry.data_file.file_path)
-            found[n] = self._write(entries, spec, schema, state.root, snapshot_id, state.format_version)
+            live = list[ManifestEntry]()
+            for entry in read_entries(self._content(manifest.manifest_path), manifest, spec, schema):
+                if entry.data_file.file_path in left:
+                    entry.status, entry.snapshot_id = ManifestEntryStatus.DELETED, snapshot_id
+                    left.discard(entry.data_file.file_path)
+                    rewritten.add(n)
+                    gone.append(entry)
+                else:
+                    live.append(entry)
+            if n in rewritten:
+                if not _is_small(manifest):
+                    write(live)
+                kept += live
+            write(gone, MERGE_FILES_MAX)
+            write(kept, MERGE_FILES_MAX)
         if left:
             raise FilesNotLiveError(f"{len(left)} of {len(removed)} files are not live, first {min(left)}")
-        return found
+        write(gone)
+        write(kept)
+        return written + [m for n, m in enumerate(manifests) if n not in rewritten]
 
     def _write(
         self,
@@ -347,15 +369,25 @@ def manifests_to_merge(manifests: Sequence[ManifestFile], *, spec_id: int) -> li
     """
     groups: dict[int, list[int]] = {}
     for n, m in enumerate(manifests):
-        live = (m.added_files_count or 0) + (m.existing_files_count or 0)
-        if m.content is not ManifestContent.DATA or live * MERGE_COUNT > MERGE_FILES_MAX:
+        if m.content is not ManifestContent.DATA or not _is_small(m):
             continue
         if m.partition_spec_id != spec_id:
             continue
+        live = _live_files(m)
         tier = 0 if live < MERGE_COUNT else 1 if live < MERGE_COUNT**2 else 2
         groups.setdefault(tier, []).append(n)
     ready = [group for _, group in sorted(groups.items()) if len(group) >= MERGE_COUNT]
     return ready[0] if ready else []
+
+
+def _live_files(manifest: ManifestFile) -> int:
+    """The number of live files of a manifest that has all its counts."""
+    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+
+
+def _is_small(manifest: ManifestFile) -> bool:
+    """Whether so few files are live in a manifest that it is merged with others."""
+    return _live_files(manifest) * MERGE_COUNT <= MERGE_FILES_MAX
 
 
 _LIST = Layout(

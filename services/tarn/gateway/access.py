@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,7 +51,7 @@ class Known:
 
     Attributes:
         client_id: client id of the principal; empty if it was refused.
-        error: why it was refused; None if it may write.
+        error: why it was refused, to be raised as a copy; None if it may write.
         until_s: until when it counts, on the monotonic clock.
     """
 
@@ -86,7 +87,7 @@ class Gate:
         known = self._known.get(key)
         if known is not None and known.until_s > self._clock():
             if known.error is not None:
-                raise known.error
+                raise copy(known.error)
             return known.client_id
         task = self._asking.get(key)
         if task is None:
@@ -117,7 +118,8 @@ class Gate:
         try:
             client_id = await anyio.to_thread.run_sync(self._rights.writer, token, key[1])
         except (AccessError, NotFoundError) as e:
-            self._keep(key, Known(error=e, until_s=self._clock() + REFUSED_S))
+            # A copy is never raised: an error holds on to all that was called where it was, and so to requests.
+            self._keep(key, Known(error=copy(e), until_s=self._clock() + REFUSED_S))
             raise
         self._keep(key, Known(client_id=client_id, until_s=self._clock() + ALLOWED_S))
         return client_id

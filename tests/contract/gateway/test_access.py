@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 
 import pytest
 
@@ -120,6 +122,37 @@ class Quick:
         if not token.startswith("a"):
             raise ForbiddenError(f"may not write {table}")
         return token
+
+
+class Request:
+    """What a caller's request holds in memory."""
+
+
+def test_a_refusal_that_counts_for_a_while_keeps_no_request_in_memory() -> None:
+    """Whoever has no valid token could fill the gateway's memory otherwise."""
+    held = weakref.WeakSet[Request]()
+
+    async def refused(gate: access.Gate) -> str:
+        request = Request()
+        held.add(request)
+        try:
+            return await gate.writer("bob", NAME)
+        except ForbiddenError as e:
+            return str(e)
+
+    async def ask() -> set[str]:
+        gate = access.Gate(Quick(), clock=lambda: 0.0)
+        said = {await refused(gate)}
+        waiting = await asyncio.gather(*(gate.writer("ben", NAME) for _ in range(3)), return_exceptions=True)
+        assert [type(one) for one in waiting] == [ForbiddenError] * 3
+        del waiting
+        said |= {await refused(gate) for _ in range(5)}
+        gc.collect()
+        assert not held
+        assert [one.error.__traceback__ for one in gate._known.values() if one.error] == [None, None]
+        return said
+
+    assert asyncio.run(ask()) == {f"may not write {NAME}"}
 
 
 @pytest.mark.parametrize(("token", "busy"), [("bob-{}", 1), ("alice-{}", 0)])
