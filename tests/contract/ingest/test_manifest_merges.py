@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import ManifestEntryStatus
 
-from tarn.adapters import manifests
+from tarn.adapters import avro_files, manifests
 from tarn.adapters.files import PUT_ATTEMPTS_MAX, FileIO
-from tarn.adapters.manifests import MERGE_COUNT, ON_THE_WAY_MAX, read_list
+from tarn.adapters.manifests import MERGE_COUNT, ON_THE_WAY_MAX, entry_layout, read_list
 from tarn.adapters.table_files import IcebergWriter
 from tarn.core.errors import UnavailableError
 from tarn.core.history import Retention
@@ -194,7 +195,63 @@ def test_a_merged_manifest_that_could_not_be_written_is_written_again_before_the
     assert lake.live() == MERGE_COUNT + 1
 
 
-def test_few_rewritten_manifests_are_on_the_way_at_one_time() -> None:
+def entries(lake: Appending) -> dict[str, list[tuple[str, int, int, int]]]:
+    """Manifest to its entries as they are written: file, status, snapshot, sequence number; without inherited."""
+    schema, spec = lake.writer._layout.schema, lake.writer._layout.spec
+    found = {}
+    for one in lake.listed(lake.state):
+        rows = avro_files.read(
+            lake.objects.read(one.manifest_path), entry_layout(spec.partition_type(schema))
+        )
+        found[one.manifest_path] = [
+            (e.data_file.file_path, int(e.status), e.snapshot_id, e.sequence_number) for e in rows
+        ]
+    return found
+
+
+def test_files_of_many_manifests_are_removed_by_one_manifest_and_the_rest_is_in_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(manifests, "MERGE_COUNT", 4)
+    lake = Appending()
+    files = [file for n in range(11) for file in lake.append(n)]
+    assert sorted(lake.sizes()) == [1, 1, 1, 4, 4]
+    removed, stays = files[1:10], (files[0], files[10])
+    (merged,) = lake.append(*range(1, 10), removed=removed)
+    assert len(lake.written) == 4, (
+        "the list, the new file, the removed ones, the one that shared their manifest"
+    )
+    by_size = {len(rows): rows for path, rows in entries(lake).items() if rows[0][0] != files[10].path}
+    assert sorted(lake.sizes()) == [0, 1, 1, 1]
+    commit = lake.state.head_id
+    assert sorted(by_size[9]) == sorted(
+        (f.path, ManifestEntryStatus.DELETED, commit, n) for n, f in enumerate(removed, start=2)
+    )
+    kept = [rows for rows in entries(lake).values() if rows[0][0] == files[0].path]
+    assert kept == [[(files[0].path, ManifestEntryStatus.EXISTING, 1, 1)]]
+    assert lake.live() == 3
+    lake.append(11)
+    listed = [row[0] for rows in entries(lake).values() for row in rows]
+    assert set(listed) >= {merged.path, *(file.path for file in stays)}
+    assert not set(listed) & {file.path for file in removed}, (
+        "the next list has no manifest without live files"
+    )
+    assert lake.live() == 4
+
+
+def test_a_large_manifest_is_written_again_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MERGE_COUNT", 4)
+    monkeypatch.setattr(manifests, "MERGE_FILES_MAX", 12)
+    lake = Appending()
+    files = [file for n in range(10) for file in lake.append(n)]
+    assert sorted(lake.sizes()) == [1, 1, 4, 4], "too large to be merged with others"
+    lake.append(removed=(files[0], files[4], files[8]))
+    assert sorted(lake.sizes()) == [0, 1, 3, 3]
+    assert lake.live() == 7
+
+
+def test_few_rewritten_manifests_are_on_the_way_at_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MERGE_FILES_MAX", 1)
     lake = Appending()
     files = [file for n in range(MERGE_COUNT - 1) for file in lake.append(n)]
     lake.busy.most = 0
@@ -204,7 +261,8 @@ def test_few_rewritten_manifests_are_on_the_way_at_one_time() -> None:
     assert lake.live() == 1
 
 
-def test_a_manifest_of_a_list_that_was_given_up_holds_up_no_other() -> None:
+def test_a_manifest_of_a_list_that_was_given_up_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MERGE_FILES_MAX", 1)
     lake = Appending()
     kept = [file for n in range(3) for file in lake.append(n)]
     gone = lake.append(7)
