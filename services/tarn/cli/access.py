@@ -24,6 +24,8 @@ from tarn.core.errors import InvalidError, TarnError
 
 PRIVILEGES = ("READ", "WRITE", "CREATE", "MANAGE")
 KINDS = ("namespace", "table", "view")
+LAST_ONE = """That was the last one: Trino no longer asks anybody for a secret. Whoever reaches its port is an
+admin there, the dropped one too. To keep people out, create a principal that nobody uses (docs/security.md)."""
 
 app = typer.Typer()
 principal_app = typer.Typer(
@@ -186,8 +188,11 @@ def lend_credential(
 @principal_app.command("drop")
 def drop_principal(name: Name) -> None:
     """Drop a principal with its grants; its tokens end within seconds."""
-    wiring.access(Settings.read()).drop_principal(name)
+    access = wiring.access(Settings.read())
+    access.drop_principal(name)
     print(f"principal {name} is dropped")  # noqa: T201
+    if all(one["built-in"] for one in access.principals()):
+        print(LAST_ONE)  # noqa: T201
 
 
 @role_app.command("list")

@@ -11,6 +11,10 @@ from typing import Any
 
 BEFORE = "a cell above was not run, or failed: run the cells from the top, in their order."
 TWICE = "this cell has run before: run the cell with lab.reset(), and go on from the top."
+PERHAPS_TWICE = (
+    "if this cell or one above it has run before: run the cell with lab.reset(), and go on from the top. If "
+    "none has, the lake is not as it should be: on the host, scripts/doctor says what is wrong."
+)
 AWAY = (
     "a service of the lake does not answer, or is still starting: on the host, scripts/tarn status says "
     "which, and scripts/doctor what to do. Then run this cell again."
@@ -35,6 +39,7 @@ _BY_CLASS = {
     "NoSuchNamespaceError": BEFORE,
     "NoSuchTopicError": BEFORE,
     "TableAlreadyExistsError": TWICE,
+    "StoreRefusedError": PERHAPS_TWICE,
     "ServiceUnavailableError": AWAY,
     "ServerError": AWAY,
     "TrinoConnectionError": AWAY,
@@ -45,6 +50,14 @@ _BY_CLASS = {
     "UnavailableError": AWAY,
     "ForbiddenError": CLOSED,
 }
+_BY_WORDS = (
+    # A fact, a wait of the lab, and pyiceberg about a column that a cell adds.
+    (AssertionError, "not so: ", PERHAPS_TWICE),
+    (TimeoutError, " and it did not come: ", PERHAPS_TWICE),
+    (ValueError, "already exists", TWICE),
+    # pyiceberg meets a type that it does not know where it validates the metadata of a table.
+    (Exception, "Unsupported field type", FOREIGN),
+)
 _BY_CLASS_ALONE = {
     # That of a call without an answer. What Spark has answered is one of its many subclasses, and says itself
     # what is wrong.
@@ -80,8 +93,8 @@ def advice(error: BaseException) -> str:
         found = _BY_CLASS.get(kind.__name__)
         if found is not None:
             return found
-    # pyiceberg meets a type that it does not know where it validates the metadata of a table.
-    return FOREIGN if "Unsupported field type" in str(error) else ""
+    said = str(error)
+    return next((text for kind, words, text in _BY_WORDS if isinstance(error, kind) and words in said), "")
 
 
 def advise_readers() -> None:

@@ -109,6 +109,20 @@ def test_from_a_new_principal_to_its_end(world: World, capsys: pytest.CaptureFix
         bob.load(orders)
 
 
+def test_who_drops_the_last_principal_learns_that_sql_is_open_again(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("bob", "ada"):
+        assert run("principal", "create", name) == 0
+    capsys.readouterr()
+    assert run("principal", "drop", "bob") == 0
+    assert capsys.readouterr().out == "principal bob is dropped\n"
+    assert run("principal", "drop", "ada") == 0
+    first, *more = capsys.readouterr().out.splitlines()
+    assert first == "principal ada is dropped"
+    assert "Trino no longer asks anybody for a secret" in " ".join(more)
+
+
 def test_a_credential_is_one_word_however_narrow_the_terminal(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

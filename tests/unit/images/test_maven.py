@@ -29,7 +29,7 @@ def maven(tmp_path: Path) -> Path:
 
 def settings(maven: Path, *arguments: str, **environment: str) -> list[dict[str, Any]]:
     """Run the wrapper with such an environment; the proxies of the settings that Maven gets."""
-    own = {"PATH": "/usr/bin:/bin", "TARN_MAVEN": str(maven), "TMPDIR": str(maven.parent), **environment}
+    own = {"PATH": "/usr/bin:/bin", "MVN": str(maven), "TMPDIR": str(maven.parent), **environment}
     done = subprocess.run([str(MVN), *arguments], env=own, capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
     found = ElementTree.parse(maven.parent / "settings.xml").getroot()

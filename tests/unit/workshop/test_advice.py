@@ -19,7 +19,10 @@ from pyspark.errors.exceptions.connect import (
 )
 
 from tarn.core.errors import ForbiddenError, UnavailableError
-from tarn.workshop.advice import AWAY, BEFORE, CLOSED, ENDED, TWICE, advice
+from tarn.core.object_store import StoreRefusedError
+from tarn.workshop.advice import AWAY, BEFORE, CLOSED, ENDED, PERHAPS_TWICE, TWICE, advice
+from tarn.workshop.lab import Lab
+from tarn.workshop.progress import until
 
 CELLS = {
     "open": "from tarn import workshop\nlab = workshop.open('02')",
@@ -121,6 +124,20 @@ class Http503Error(Exception):
     pass
 
 
+def timed_out() -> BaseException:
+    """What a wait of the lab raises for something that does not come."""
+    with pytest.raises(TimeoutError) as caught:
+        until(lambda: False, "the 20th row", seconds=0)
+    return caught.value
+
+
+def not_so() -> BaseException:
+    """What a fact raises that does not hold."""
+    with pytest.raises(AssertionError) as caught:
+        Lab.fact(Lab.__new__(Lab), "the list is as it was", False)
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [
@@ -140,7 +157,13 @@ class Http503Error(Exception):
         (ConnectionResetError(104, "reset by peer"), AWAY),
         (UnavailableError("the catalog does not answer; scripts/tarn status says whether it runs"), ""),
         (ValueError("invalid literal"), ""),
+        (ValueError("Cannot add column, name already exists: weight"), TWICE),
+        (StoreRefusedError("object a/b is there"), PERHAPS_TWICE),
+        (timed_out(), PERHAPS_TWICE),
+        (not_so(), PERHAPS_TWICE),
+        (AssertionError("of a cell of one's own"), ""),
+        (TimeoutError("timed out"), ""),
     ],
 )
-def test_errors_of_the_engines_are_known_by_their_codes(error: Exception, text: str) -> None:
+def test_errors_of_the_engines_are_known_by_their_codes(error: BaseException, text: str) -> None:
     assert advice(error) == text
