@@ -84,7 +84,7 @@ class RolledBack:
         table: qualified name of the table.
         before: id of the current snapshot before it.
         target: id of the snapshot that the rows are of.
-        tag: tag on the snapshot before it, which a second rollback can go to.
+        tag: tag on the snapshot before it, which a second rollback can go to; None if there was none.
         rows: number of rows before and after it; None where a summary does not say.
         streams: stream to its offset map before and after it; None where it has none.
     """
@@ -92,7 +92,7 @@ class RolledBack:
     table: str
     before: int
     target: int
-    tag: str
+    tag: str | None
     rows: tuple[int | None, int | None]
     streams: Mapping[str, tuple[OffsetMap | None, OffsetMap | None]]
 
@@ -123,16 +123,18 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
         if done is not None:
             return _result(table, done, at(state, done["snapshot"]))
         target = resolve(state, ref, table)
-        plan = {"state": state, "target": target, "tag": f"{TAG_BEFORE}{state.head_id}"}
+        plan = {"state": state, "target": target, "tag": _tag_before(state)}
         request = replace(_request(ports, table, state, target, offsets), overtaken=overtaken, turn=turn)
         sent.append({**plan, "snapshot": request.snapshot_id})
         outcome = _send(ports, table, request)
         if isinstance(outcome, CommitDone):
             return _result(table, plan, outcome.state)
         if isinstance(outcome, Unknown):
+            tag = plan["tag"]
+            undone = "it has no current snapshot" if tag is None else f"the table has no tag {tag}"
             raise OutcomeUnknownError(
                 f"the catalog did not answer the rollback of {table} ({outcome.reason}): it may have "
-                f"happened; if the table has no tag {plan['tag']}, run the same command again",
+                f"happened; if {undone}, run the same command again",
                 table=str(table),
             )
         turns = turns + 1 if outcome.turn is not None else 0
@@ -153,7 +155,7 @@ def _is_done(plan: Json, state: TableState) -> bool:
     snapshot must have been the current one since.
     """
     before: TableState = plan["state"]
-    if plan["tag"] not in state.refs or plan["tag"] in before.refs:
+    if plan["tag"] is not None and (plan["tag"] not in state.refs or plan["tag"] in before.refs):
         return False
     now, then = _logged(state, plan["snapshot"]), _logged(before, plan["snapshot"])
     return any(count > then[at_ms] for at_ms, count in now.items())
@@ -428,11 +430,15 @@ def _furthest(present: OffsetMap | None, then: OffsetMap | None) -> OffsetMap | 
 
 def _updates(state: TableState, snapshot_id: int) -> list[Json]:
     """Make a snapshot current, and tag the one before."""
-    return [
-        # Without a greatest age, which would count from the snapshot's own time: it may be old already.
-        _set(f"{TAG_BEFORE}{state.head_id}", "tag", state.head_id or 0),
-        main_at(state, snapshot_id),
-    ]
+    tag = _tag_before(state)
+    # Without a greatest age, which would count from the snapshot's own time: it may be old already.
+    tagged = [_set(tag, "tag", state.head_id)] if tag is not None and state.head_id is not None else []
+    return [*tagged, main_at(state, snapshot_id)]
+
+
+def _tag_before(state: TableState) -> str | None:
+    """The tag of the current snapshot; None without one, as after a `CREATE OR REPLACE TABLE` that adds no rows."""
+    return None if state.head_id is None else f"{TAG_BEFORE}{state.head_id}"
 
 
 def _set(name: str, kind: str, snapshot_id: int) -> Json:

@@ -80,7 +80,6 @@ def rollback_data(done: RolledBack) -> dict[str, Any]:
 
 def rollback_lines(done: RolledBack) -> list[str]:
     """Return what a person reads after a rollback."""
-    again = f"scripts/tarn rollback {quote(done.table)} --to {done.tag}"
     before, after = ("?" if rows is None else f"{rows:,}" for rows in done.rows)
     lines = [f"{done.table} has the rows of snapshot {done.target}: {after} (before: {before})."]
     for stream, (was, now) in done.streams.items():
@@ -88,10 +87,12 @@ def rollback_lines(done: RolledBack) -> list[str]:
             lines.append(f"stream {stream}: goes on at {_words(now)}; what was rolled back stays away.")
         else:
             lines.append(f"stream {stream}: reads again from {_words(now)} (it was at {_words(was)}).")
-    lines.append(
-        f"Tag {done.tag} keeps the former rows until it is dropped. To go back: {again}"
-        + (" --offsets rewind" if done.streams else "")
-    )
+    if done.tag is not None:
+        again = f"scripts/tarn rollback {quote(done.table)} --to {done.tag}"
+        lines.append(
+            f"Tag {done.tag} keeps the former rows until it is dropped. To go back: {again}"
+            + (" --offsets rewind" if done.streams else "")
+        )
     lines.append("Tables that were derived from it are as they were: drop them, and they are filled again.")
     return lines
 

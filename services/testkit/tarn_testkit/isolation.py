@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tarn.core.completion import TOPIC_PREFIX as COMPLETE_PREFIX
+from tarn_testkit.errors import KitError
 
 NAME_CHARS_MAX = 63
 SLUG_CHARS_MAX = 30
+_FLAGS = re.compile(r"\(\?[a-zA-Z]+\)")
+_ESCAPED = re.compile(r"\\[^Az]")
+_CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
 
 
 def slug(text: str) -> str:
@@ -32,6 +36,27 @@ def ingestor_name(namespace: str, name: str) -> str:
 def topic_name(namespace: str, topic: str) -> str:
     """Name of a topic in a namespace of the tests; one that has it already stays as it is."""
     return topic if topic.startswith(f"{namespace}.") else f"{namespace}.{topic}"
+
+
+def topic_pattern(namespace: str, pattern: str) -> str:
+    """Pattern for the topics in a namespace of the tests whose own names match one as a whole.
+
+    Flags of the whole pattern, as in `(?i)orders-.*`, stay in front; `^` at its begin and `$` at its end, which say
+    nothing about a match as a whole, are left out.
+
+    Raises:
+        KitError: there is another `^` or `$` in it, or their like, which would mean another place in the moved one.
+    """
+    flags = _FLAGS.match(pattern)
+    begin = flags.group() if flags else ""
+    plain = re.sub(r"(?<!\\)((?:\\\\)*)\$+$", r"\1", pattern[len(begin) :].lstrip("^"))
+    bare = _CLASS.sub("", _ESCAPED.sub("", plain))
+    if re.search(r"[\^$]|\\[Az]", bare):
+        raise KitError(
+            f"topicPattern {pattern!r} has a ^ or $ within, and cannot be moved into a namespace of the tests: "
+            "leave them out, as a pattern has to match the whole name of a topic anyway"
+        )
+    return rf"{begin}{re.escape(namespace)}\.(?:{plain})"
 
 
 def moved_into(document: Mapping[str, Any], namespace: str) -> dict[str, Any]:
@@ -78,4 +103,4 @@ def _move_topics(kafka: dict[str, Any], namespace: str) -> None:
             topic_name(namespace, one) if isinstance(one, str) else one for one in kafka["topics"]
         ]
     if isinstance(kafka.get("topicPattern"), str):
-        kafka["topicPattern"] = rf"{re.escape(namespace)}\.(?:{kafka['topicPattern']})"
+        kafka["topicPattern"] = topic_pattern(namespace, kafka["topicPattern"])

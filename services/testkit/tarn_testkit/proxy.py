@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -11,12 +12,13 @@ from urllib.parse import urlsplit
 from pyiceberg.catalog import load_catalog
 
 from tarn_testkit.errors import KitError
-from tarn_testkit.fault_proxy import MemoryPlan, serve
+from tarn_testkit.fault_proxy import LATE_S, TIMEOUT_S, MemoryPlan, serve
 from tarn_testkit.waiting import eventually
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+LATE_POLL_S = 0.05
 BREAKS = {"catalog": "commits", "gateway": "rows"}
 """Service -> what of it is broken, see `fault_proxy.WRITES`."""
 FAULTS = ("reply", "cut", "500", "502", "503", "504", "500-done", "502-done", "503-done", "504-done", "late")
@@ -67,6 +69,11 @@ class Proxy:
         """The service's own answers to the writes that reached it, also those that no client got."""
         return list(self._plan.statuses)
 
+    @property
+    def late(self) -> int:
+        """The number of writes that have reached the service after they were answered, see `fail_next`."""
+        return len(self._plan.late)
+
     def drop_next_reply(self, count: int = 1) -> None:
         """Let the next writes through and close the connection in place of the answer: the write is done."""
         self._plan.add("reply", count)
@@ -77,7 +84,7 @@ class Proxy:
         Args:
             fault: `cut`: the connection is closed and the write not made. A status, as `503`: so answered,
                 not made. `503-done`: made, and answered so. `late`: answered 504, and made three seconds
-                later. `reply`: as `drop_next_reply`.
+                later, which the end of the block waits for. `reply`: as `drop_next_reply`.
             count: how many writes.
 
         Raises:
@@ -105,7 +112,7 @@ class Proxy:
 
 @contextmanager
 def proxy_before(service: str, upstream: str, *, client: Mapping[str, str]) -> Iterator[Proxy]:
-    """A proxy on a free port of 127.0.0.1 for the duration of the block.
+    """A proxy on a free port of 127.0.0.1 for the duration of the block, which ends when late writes are made.
 
     Args:
         service: `catalog` or `gateway`.
@@ -128,6 +135,14 @@ def proxy_before(service: str, upstream: str, *, client: Mapping[str, str]) -> I
     try:
         yield Proxy(f"http://127.0.0.1:{server.server_address[1]}", service, client, plan)
     finally:
+        _await_late(plan)
         server.shutdown()
         server.server_close()
         thread.join(5)
+
+
+def _await_late(plan: MemoryPlan) -> None:
+    """Wait until the writes that were answered too early have reached the service, which may not do so."""
+    until_s = time.monotonic() + LATE_S + TIMEOUT_S
+    while len(plan.late) < plan.done.count("late") and time.monotonic() < until_s:
+        time.sleep(LATE_POLL_S)

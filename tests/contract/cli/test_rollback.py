@@ -451,6 +451,21 @@ def test_a_table_without_streams_needs_no_word_about_offsets() -> None:
     assert len(world.lake.rows()) == FIRST
 
 
+@pytest.mark.parametrize("offsets", list(Offsets))
+def test_a_table_without_a_current_snapshot_gets_its_rows_back(world: World, offsets: Offsets) -> None:
+    """Spark's CREATE OR REPLACE TABLE without rows leaves such a one; its former snapshots are there."""
+    world.lake.local.catalog.tables.commit(
+        world.lake.local._slot(NAME), [], [{"action": "remove-snapshot-ref", "ref-name": "main"}]
+    )
+    assert world.lake.table().head_id is None
+    done = world.roll_back(str(world.middle), offsets)
+    assert (done.before, done.tag, done.rows[1]) == (0, None, FIRST)
+    assert rollback_data(done)["tag"] is None
+    assert not [line for line in rollback_lines(done) if "None" in line or "Tag" in line]
+    assert len(world.lake.rows()) == FIRST
+    world.is_whole()
+
+
 def answering(
     world: World, answers: Callable[[int, Callable[[], CommitOutcome]], CommitOutcome]
 ) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 import requests
-from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.exceptions import CommitStateUnknownException, NoSuchNamespaceError, RESTError
 
 from tarn.adapters.store import FileStore, S3Store
 from tarn.controller import declaring
@@ -355,6 +355,21 @@ def test_a_commit_that_is_cut_off_is_not_made(namespace: Namespace, lake: Lake) 
         ):
             proxy.wait_for_broken(2, timeout_s=0.2)
     assert lake.rows(namespace.table("daily")) == []
+
+
+@pytest.mark.parametrize(("fault", "ids"), [("503", []), ("503-done", [1]), ("late", [1])])
+def test_a_commit_with_an_error_for_an_answer_is_made_or_not_as_its_fault_says(
+    namespace: Namespace, lake: Lake, fault: str, ids: list[int]
+) -> None:
+    lake.catalog.create_table(namespace.table("daily"), ROW)
+    with lake.faults.proxy() as proxy:
+        daily = proxy.catalog.load_table(namespace.table("daily"))
+        proxy.fail_next(fault)
+        with pytest.raises((RESTError, CommitStateUnknownException)):
+            daily.append(pa.table({"id": [1], "customer": ["a"]}, schema=ROW))
+        assert (proxy.broken, proxy.late) == ([fault], 0)
+    assert [row["id"] for row in lake.rows(namespace.table("daily"))] == ids
+    assert proxy.late == (fault == "late"), "a block ends when the late write is made"
 
 
 @pytest.mark.parametrize(

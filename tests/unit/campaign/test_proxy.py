@@ -124,6 +124,24 @@ def test_only_commits_are_broken(way: Way) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("path", "broken"),
+    [
+        ("/v1/namespaces/a/tables/t/metrics", False),
+        ("/v1/namespaces/a/tables", False),
+        ("/v1/namespaces/a/tables/t", True),
+        ("/v1/namespaces/a/tables/t?x=1", True),
+        ("/v1/warehouse/namespaces/a/tables/t", True),
+        ("/v1/tables/rename", True),
+        ("/v1/transactions/commit", True),
+    ],
+)
+def test_a_commit_is_known_by_its_path(way: Way, path: str, broken: bool) -> None:
+    way.plan("cut 1\n")
+    assert (way.post(path) is None) is broken
+
+
+@pytest.mark.long
 def test_a_late_commit_arrives_after_its_answer(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     waited, go = list[float](), threading.Event()
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tarn.core.spec import spec_of
+from tarn_testkit.errors import KitError
 from tarn_testkit.isolation import ingestor_name, moved_into, slug, topic_name
 
 NAMESPACE = "kit_3f9a2c_test_orders_1"
@@ -59,6 +60,33 @@ def test_several_topics_and_a_pattern_are_moved() -> None:
     ]
     assert found == ["a", "b1"], "only with the prefix of the namespace"
     assert not like.matches("a")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "other"),
+    [
+        ("^orders-.*$", "orders-eu", "an-orders-eu"),
+        ("^a|b$", "b", "c"),
+        ("(?i)orders-.*", "Orders-EU", "order"),
+        ("(?i)^orders$", "ORDERS", "orders-eu"),
+        (r"orders\$", "orders$", "orders"),
+        ("[^a]b$", "xb", "ab"),
+    ],
+)
+def test_a_pattern_means_the_same_in_a_namespace(pattern: str, topic: str, other: str) -> None:
+    moved = spec_of(moved_into(document(topicPattern=pattern), NAMESPACE), file="x").spec.source.kafka
+    plain = spec_of(document(topicPattern=pattern), file="x").spec.source.kafka
+    for name, matches in ((topic, True), (other, False)):
+        assert plain.matches(name) is matches
+        assert moved.matches(f"{NAMESPACE}.{name}") is matches
+        assert not moved.matches(name)
+
+
+@pytest.mark.parametrize("pattern", ["a$|b", "a|^b", r"\Aa", r"a\z"])
+def test_a_pattern_that_cannot_be_moved_is_refused(pattern: str) -> None:
+    spec_of(document(topicPattern=pattern), file="x")
+    with pytest.raises(KitError, match=r"has a \^ or \$ within"):
+        moved_into(document(topicPattern=pattern), NAMESPACE)
 
 
 def test_a_dead_letter_table_of_its_own_keeps_its_name() -> None:
