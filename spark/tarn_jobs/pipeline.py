@@ -145,7 +145,7 @@ class Pipeline:
             first = True
             while (piece := next_range(done, available, offsets_max=self.offsets_max)) is not None:
                 if not first:
-                    # The snapshot may be gone by now: the catalog keeps few of a stream's. A later one has its rows.
+                    # The snapshot may be gone by now: the catalog keeps few. A later one has its rows.
                     bronze = self._bronze()
                     if bronze is None or not bronze[1].continues(piece.after):
                         return commits

@@ -148,8 +148,8 @@ class Manifests:
     ) -> WrittenList:
         """Write the manifest list of a snapshot: the added manifest, then those of the base snapshot.
 
-        Manifests without live files are left out. Those that list a removed file are written again without it;
-        its entry is DELETED in a manifest for all removed files.
+        Manifests without live files are left out. Those that list a removed file are written again without
+        it; its entry is DELETED in a manifest for all removed files.
 
         Unassigned sequence numbers and, in format version 3, first row ids are assigned here (specification,
         "Manifest Lists" and "First Row ID Assignment").
@@ -268,8 +268,8 @@ class Manifests:
     ) -> list[ManifestFile]:
         """The manifests without these files, whose entries are DELETED in manifests of their own.
 
-        A merge finds its files in some twenty small manifests. What is live in these goes into one, so that two
-        manifests are written, of which the next list has one.
+        A merge finds its files in some twenty small manifests. What is live in these goes into one, so that
+        two manifests are written, of which the next list has one.
 
         Files are looked for in the manifests where they were found, then in all others, the newest first, in
         which the small files of a merge and rewritten entries are.

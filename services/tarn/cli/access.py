@@ -25,7 +25,7 @@ from tarn.core.errors import InvalidError, TarnError
 PRIVILEGES = ("READ", "WRITE", "CREATE", "MANAGE")
 KINDS = ("namespace", "table", "view")
 LAST_ONE = """That was the last one: Trino no longer asks anybody for a secret. Whoever reaches its port is an
-admin there, the dropped one too. To keep people out, create a principal that nobody uses (docs/security.md)."""
+admin there, the dropped one too. To keep people out, create a principal that nobody uses: docs/security.md"""
 
 app = typer.Typer()
 principal_app = typer.Typer(

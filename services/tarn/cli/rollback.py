@@ -437,7 +437,7 @@ def _updates(state: TableState, snapshot_id: int) -> list[Json]:
 
 
 def _tag_before(state: TableState) -> str | None:
-    """The tag of the current snapshot; None without one, as after a `CREATE OR REPLACE TABLE` that adds no rows."""
+    """The tag of the current snapshot; None without one, as after a `CREATE OR REPLACE TABLE`."""
     return None if state.head_id is None else f"{TAG_BEFORE}{state.head_id}"
 
 

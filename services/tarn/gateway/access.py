@@ -118,7 +118,7 @@ class Gate:
         try:
             client_id = await anyio.to_thread.run_sync(self._rights.writer, token, key[1])
         except (AccessError, NotFoundError) as e:
-            # A copy is never raised: an error holds on to all that was called where it was, and so to requests.
+            # A copy that is never raised: an error holds on to all calls that it passed, and so to requests.
             self._keep(key, Known(error=copy(e), until_s=self._clock() + REFUSED_S))
             raise
         self._keep(key, Known(client_id=client_id, until_s=self._clock() + ALLOWED_S))

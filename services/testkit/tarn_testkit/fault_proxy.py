@@ -33,7 +33,7 @@ HELD_S = 1.0
 TIMEOUT_S = 60.0
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
 WRITES = {
-    # A commit to one table, a rename, a commit to several tables; not a report of metrics, below /tables/ too.
+    # A commit to one table, a rename, a commit to several tables; not a table's report of metrics.
     "commits": ("POST", re.compile(r"/tables/[^/?]+(\?|$)|/transactions/commit(\?|$)")),
     "pointers": ("PUT", re.compile("/catalog/v1/pointers/")),
     "rows": ("POST", re.compile("/rows")),

@@ -39,13 +39,13 @@ def topic_name(namespace: str, topic: str) -> str:
 
 
 def topic_pattern(namespace: str, pattern: str) -> str:
-    """Pattern for the topics in a namespace of the tests whose own names match one as a whole.
+    """Pattern for topics in a namespace of the tests whose own names match one as a whole.
 
-    Flags of the whole pattern, as in `(?i)orders-.*`, stay in front; `^` at its begin and `$` at its end, which say
-    nothing about a match as a whole, are left out.
+    Flags of the whole pattern, as in `(?i)orders-.*`, stay in front; `^` at its begin and `$` at its end,
+    which say nothing about a match as a whole, are left out.
 
     Raises:
-        KitError: there is another `^` or `$` in it, or their like, which would mean another place in the moved one.
+        KitError: there is another `^` or `$` in it, or their like: it would mean another place if moved.
     """
     flags = _FLAGS.match(pattern)
     begin = flags.group() if flags else ""
@@ -53,8 +53,8 @@ def topic_pattern(namespace: str, pattern: str) -> str:
     bare = _CLASS.sub("", _ESCAPED.sub("", plain))
     if re.search(r"[\^$]|\\[Az]", bare):
         raise KitError(
-            f"topicPattern {pattern!r} has a ^ or $ within, and cannot be moved into a namespace of the tests: "
-            "leave them out, as a pattern has to match the whole name of a topic anyway"
+            f"topicPattern {pattern!r} has a ^ or $ within, and cannot be moved into a namespace of the "
+            "tests: leave them out, as a pattern has to match the whole name of a topic anyway"
         )
     return rf"{begin}{re.escape(namespace)}\.(?:{plain})"
 

@@ -112,7 +112,7 @@ class Proxy:
 
 @contextmanager
 def proxy_before(service: str, upstream: str, *, client: Mapping[str, str]) -> Iterator[Proxy]:
-    """A proxy on a free port of 127.0.0.1 for the duration of the block, which ends when late writes are made.
+    """A proxy on a free port of 127.0.0.1 for the duration of the block, which waits for late writes.
 
     Args:
         service: `catalog` or `gateway`.

@@ -196,7 +196,7 @@ def test_a_merged_manifest_that_could_not_be_written_is_written_again_before_the
 
 
 def entries(lake: Appending) -> dict[str, list[tuple[str, int, int, int]]]:
-    """Manifest to its entries as they are written: file, status, snapshot, sequence number; without inherited."""
+    """Manifest to its entries as written, without what they inherit: file, status, snapshot, sequence number."""
     schema, spec = lake.writer._layout.schema, lake.writer._layout.spec
     found = {}
     for one in lake.listed(lake.state):
@@ -218,9 +218,7 @@ def test_files_of_many_manifests_are_removed_by_one_manifest_and_the_rest_is_in_
     assert sorted(lake.sizes()) == [1, 1, 1, 4, 4]
     removed, stays = files[1:10], (files[0], files[10])
     (merged,) = lake.append(*range(1, 10), removed=removed)
-    assert len(lake.written) == 4, (
-        "the list, the new file, the removed ones, the one that shared their manifest"
-    )
+    assert len(lake.written) == 4, "the list, the new file, the removed ones, what shared their manifest"
     by_size = {len(rows): rows for path, rows in entries(lake).items() if rows[0][0] != files[10].path}
     assert sorted(lake.sizes()) == [0, 1, 1, 1]
     commit = lake.state.head_id

@@ -9,7 +9,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-
 from tarn_host.stack.project import ROOT
 
 MVN = ROOT / "services/maven/mvn"
@@ -21,7 +20,7 @@ def maven(tmp_path: Path) -> Path:
     """A program that keeps its settings and arguments, and where it found them, and fails."""
     program = tmp_path / "mvn"
     program.write_text(
-        '#!/bin/sh\ncp "$2" "${0%/*}/settings.xml"\nshift\nprintf "%s\\n" "$@" > "${0%/*}/arguments"\nexit 3\n'
+        '#!/bin/sh\ncd "${0%/*}"\ncp "$2" settings.xml\nshift\nprintf "%s\\n" "$@" > arguments\nexit 3\n'
     )
     program.chmod(0o755)
     return program

@@ -82,7 +82,7 @@ def test_a_pattern_means_the_same_in_a_namespace(pattern: str, topic: str, other
         assert not moved.matches(name)
 
 
-@pytest.mark.parametrize("pattern", ["a$|b", "a|^b", r"\Aa", r"a\z"])
+@pytest.mark.parametrize("pattern", ["a$|b", "a|^b", r"\Aa"])
 def test_a_pattern_that_cannot_be_moved_is_refused(pattern: str) -> None:
     spec_of(document(topicPattern=pattern), file="x")
     with pytest.raises(KitError, match=r"has a \^ or \$ within"):
