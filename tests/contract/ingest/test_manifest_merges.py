@@ -196,7 +196,7 @@ def test_a_merged_manifest_that_could_not_be_written_is_written_again_before_the
 
 
 def entries(lake: Appending) -> dict[str, list[tuple[str, int, int, int]]]:
-    """Manifest to its entries as written, without what they inherit: file, status, snapshot, sequence number."""
+    """Manifest to its entries as written, without what they inherit: file, status, snapshot, sequence."""
     schema, spec = lake.writer._layout.schema, lake.writer._layout.spec
     found = {}
     for one in lake.listed(lake.state):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -77,25 +78,25 @@ def test_a_session_with_settings_of_its_own_has_a_client_of_its_own(address: str
         assert namespace.rpartition(".")[2] in str(other.sql("SHOW NAMESPACES IN tarn").collect())
 
 
+def token_of(lake: Lake) -> str:
+    """A token of Spark's own principal."""
+    client_id, _, secret = lake.secrets["spark"]["catalog_credential"].partition(":")
+    form = {"grant_type": "client_credentials", "client_id": client_id, "client_secret": secret}
+    answer = httpx.post(f"{lake.catalog}/v1/oauth/tokens", data=form, timeout=30).raise_for_status()
+    return str(answer.json()["access_token"])
+
+
+def status_with(lake: Lake, token: str) -> int:
+    """The catalog's answer to a question with this token."""
+    headers = {"authorization": f"Bearer {token}"}
+    return httpx.get(f"{lake.catalog}/v1/namespaces", headers=headers, timeout=30).status_code
+
+
 @pytest.mark.runs_last
-def test_a_session_that_begins_after_its_servers_token_was_refused_gets_another(
+def test_a_session_whose_servers_token_is_refused_gets_another_and_so_do_those_that_begin_later(
     lake: Lake, address: str, namespace: str
 ) -> None:
-    """As after an hour in which the catalog did not answer when the token was due for renewal.
-
-    An engine that renews its token meanwhile is refused until its next renewal.
-    """
-
-    def names() -> str:
-        with spark_remote.session(address, {}) as session:
-            return str(session.sql("SHOW NAMESPACES IN tarn").collect())
-
-    def is_refused(session: SparkSession) -> bool:
-        try:
-            session.sql("SHOW NAMESPACES IN tarn").collect()
-        except PySparkException as error:
-            return "NotAuthorized" in str(error)
-        return False
+    """As after an hour in which the machine slept, or the catalog did not answer when the token was due."""
 
     def sign_with(key: str) -> None:
         part = lake.folder / "catalog" / "token_key.part"
@@ -103,13 +104,29 @@ def test_a_session_that_begins_after_its_servers_token_was_refused_gets_another(
         part.chmod(0o444)
         part.replace(part.with_name("token_key"))
 
+    def names(session: SparkSession) -> str:
+        return str(session.sql("SHOW NAMESPACES IN tarn").collect())
+
+    def await_refused(token: str) -> None:
+        eventually("the former token is refused", lambda: status_with(lake, token) == 401, timeout_s=120.0)
+
     key = lake.secrets["catalog"]["token_key"]
-    with spark_remote.session(address, {}) as held:
-        assert not is_refused(held)
+    with spark_remote.session(address, {}) as held, spark_remote.session(address, {}) as idle:
+        held.sql(f"CREATE TABLE {namespace}.held (id BIGINT) USING iceberg")
+        assert namespace in names(held)
+        assert namespace in names(idle)
+        former = token_of(lake)
+        assert status_with(lake, former) == 200
         try:
             sign_with("A" * len(key) if key[0] != "A" else "B" * len(key))
-            eventually("the former token is refused", lambda: is_refused(held), timeout_s=120.0)
-            assert namespace in names()
+            await_refused(former)
+            held.sql(f"INSERT INTO {namespace}.held VALUES (1)")
+            assert one(held, f"SELECT count(*) FROM {namespace}.held") == (1,)
+            with spark_remote.session(address, {}) as later:
+                assert namespace in names(later)
+            former = token_of(lake)
         finally:
             sign_with(key)
-    eventually("the first key counts again", lambda: namespace in names(), timeout_s=120.0)
+        await_refused(former)
+        assert namespace in names(idle), "of a session that saw neither change"
+        assert one(held, f"SELECT count(*) FROM {namespace}.held") == (1,)
