@@ -19,7 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run scripts/down and return its exit code."""
     found = Parser(prog="scripts/down", description=HELP)
     found.add_argument(
-        "--purge", action="store_true", help="also remove this clone's data: tables, log, secrets (asks)"
+        "--purge",
+        action="store_true",
+        help="also remove this clone's data: tables, log, secrets, your notebooks (asks)",
     )
     found.add_argument(
         "--engine", action="store_true", help="also stop the engine, if scripts/up of this clone started it"
@@ -46,12 +48,12 @@ def consent(name: str, assume_yes: bool) -> None:
     """
     if not assume_yes and not is_terminal():
         raise StopError(
-            f"--purge removes all tables, the log and the secrets of {name}, and there is no terminal to ask "
-            "on; nothing was done",
+            f"--purge removes all tables, the log, the secrets and the notebooks in work/ of {name}, and there "
+            "is no terminal to ask on; nothing was done",
             "add --yes if that is wanted; scripts/down without --purge only stops",
             2,
         )
-    if not agree(f"Remove all tables, the log and the secrets of {name}?", assume_yes):
+    if not agree(f"Remove all tables, the log, the secrets and the notebooks in work/ of {name}?", assume_yes):
         raise StopError("nothing was removed", "run scripts/down without --purge to only stop")
 
 

@@ -107,6 +107,13 @@ def test_a_session_whose_servers_token_is_refused_gets_another_and_so_do_those_t
     def names(session: SparkSession) -> str:
         return str(session.sql("SHOW NAMESPACES IN tarn").collect())
 
+    def is_welcome(session: SparkSession) -> bool:
+        try:
+            return namespace in names(session)
+        except PySparkException as error:
+            assert "NotAuthorized" in str(error)
+            return False
+
     def await_refused(token: str) -> None:
         eventually("the former token is refused", lambda: status_with(lake, token) == 401, timeout_s=120.0)
 
@@ -120,6 +127,8 @@ def test_a_session_whose_servers_token_is_refused_gets_another_and_so_do_those_t
         try:
             sign_with("A" * len(key) if key[0] != "A" else "B" * len(key))
             await_refused(former)
+            # A client that is seconds old is not replaced.
+            eventually("another client is made", lambda: is_welcome(held), timeout_s=60.0)
             held.sql(f"INSERT INTO {namespace}.held VALUES (1)")
             assert one(held, f"SELECT count(*) FROM {namespace}.held") == (1,)
             with spark_remote.session(address, {}) as later:
@@ -128,5 +137,6 @@ def test_a_session_whose_servers_token_is_refused_gets_another_and_so_do_those_t
         finally:
             sign_with(key)
         await_refused(former)
-        assert namespace in names(idle), "of a session that saw neither change"
+        assert is_welcome(idle), "its client has a token of the first key, which counts again"
+        eventually("a third client is made", lambda: is_welcome(held), timeout_s=60.0)
         assert one(held, f"SELECT count(*) FROM {namespace}.held") == (1,)

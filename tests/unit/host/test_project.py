@@ -263,6 +263,8 @@ def test_another_catalog_is_another_compose_file_on_top(
     wanted = "docker-compose.yml:catalog/reference/compose.yml"
     assert project.load({}).env()["COMPOSE_FILE"] == wanted
     assert project.load({"COMPOSE_FILE": "mine.yml"}).env()["COMPOSE_FILE"].startswith("mine.yml:catalog/")
+    named = project.load({"COMPOSE_FILE": "docker-compose.yml:./catalog/reference/compose.yml:own.yml"}).env()
+    assert "COMPOSE_FILE" not in named, "a file that the user names stands there once, in the user's place"
     assert "COMPOSE_FILE" not in project.load({"CATALOG": "tarn"}).env(), "the environment wins"
     file.write_text("")
     assert "COMPOSE_FILE" not in project.load({}).env()

@@ -93,8 +93,10 @@ class Project:
     def env(self) -> dict[str, str]:
         """The variables of every docker and docker compose call; the rest comes from .env itself."""
         own = {"COMPOSE_PROJECT_NAME": self.name, "TARN_BASE": self.base, "DOCKER_BUILDKIT": "1"}
-        if self.overlay:
-            own["COMPOSE_FILE"] = f"{self.settings.get('COMPOSE_FILE') or COMPOSE_FILE.name}:{self.overlay}"
+        files = (self.settings.get("COMPOSE_FILE") or COMPOSE_FILE.name).split(":")
+        # Compose refuses a file that is merged with itself; for its own commands the user may name it in .env.
+        if self.overlay and self.overlay not in map(os.path.normpath, files):
+            own["COMPOSE_FILE"] = ":".join([*files, self.overlay])
         return {**{k: v for k, v in self.choices.items() if k not in self.fixed}, **own}
 
 
