@@ -138,7 +138,7 @@ def _ancestors_only(self: TableState, key: str, *, tag: str) -> str | None:
 
 def _register_on(self: RegisterChange, state: TableState) -> Any:
     markers = dead_letters.markers_in(state)
-    found = markers.get(self.stream)
+    found = dead_letter.watermark_of(markers.get(self.stream, ()), self.ingested_uuid)
     return _on(
         replace(self, after=found, sequence=max(self.sequence, found.sequence + 1 if found else 0)), state
     )

@@ -72,10 +72,20 @@ class FileIO:
             UnavailableError: the store does not respond, or the object does not exist (yet).
             ForbiddenError: the credentials lack permission.
         """
-        found = self._store.get(self._key(location))
-        if found is None:
+        data = self.find(location)
+        if data is None:
             raise UnavailableError(f"{location} is not in the store", location=location)
-        return found.data
+        return data
+
+    def find(self, location: str) -> bytes | None:
+        """Read a file; None if the object does not exist.
+
+        Raises:
+            UnavailableError: the store does not respond.
+            ForbiddenError: the credentials lack permission.
+        """
+        found = self._store.get(self._key(location))
+        return None if found is None else found.data
 
     def write_new(self, location: str, data: bytes) -> None:
         """Write a file under a unique name; repeat the write while its outcome is unknown.
@@ -287,6 +297,23 @@ def _parts(objects: FileIO, layout: WriteSchema, files: Sequence[WrittenFile]) -
         for group in range(source.num_row_groups):
             for batch in source.iter_batches(MERGED_STEP_ROWS, row_groups=[group], use_threads=False):
                 yield _shape(pa.Table.from_batches([batch]), layout.arrow)
+
+
+def rows_at(objects: FileIO, layout: WriteSchema, location: str) -> pa.Table | None:
+    """The rows of a file that need not be of this table, with the columns of the write schema, by name.
+
+    Returns:
+        All rows at once; None if the file is not in the store.
+
+    Raises:
+        UnavailableError: the store does not respond.
+        ValueError, KeyError: it is no Parquet file, or lacks a column.
+    """
+    data = objects.find(location)
+    if data is None:
+        return None
+    with pq.ParquetFile(io.BytesIO(data)) as source:
+        return _shape(source.read(columns=layout.arrow.names, use_threads=False), layout.arrow)
 
 
 def begin_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:

@@ -8,7 +8,15 @@ from functools import partial
 
 import pyarrow as pa
 
-from tarn.adapters.files import FileIO, begin_files, encode_rows, merge_files, merge_rows_max, put_files
+from tarn.adapters.files import (
+    FileIO,
+    begin_files,
+    encode_rows,
+    merge_files,
+    merge_rows_max,
+    put_files,
+    rows_at,
+)
 from tarn.adapters.manifests import BegunManifest, Manifests
 from tarn.adapters.old_files import OldFiles
 from tarn.adapters.partitions import unfit
@@ -149,7 +157,12 @@ class IcebergWriter:
         self._layout = layout
         self._version = layout_version(state)
         self._new_name = new_name
-        self.root = state.root
+        self._root = state.root
+
+    @property
+    def root(self) -> str:
+        """See `TableWriter.root`."""
+        return self._root
 
     @property
     def spec_id(self) -> int:
@@ -176,6 +189,10 @@ class IcebergWriter:
     def merge(self, files: Sequence[WrittenFile]) -> tuple[EncodedFile, ...]:
         """See `TableWriter.merge`."""
         return merge_files(self._objects, self._layout, self.root, files, new_name=self._new_name)
+
+    def rows_at(self, location: str) -> pa.Table | None:
+        """See `TableWriter.rows_at`."""
+        return rows_at(self._objects, self._layout, location)
 
     @property
     def merge_rows_max(self) -> int:

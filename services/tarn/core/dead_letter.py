@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias
 
 import orjson
 import pyarrow as pa
@@ -23,8 +24,11 @@ PENDING_PREFIX = "tarn.dead-letters."
 MARKER_KEY = "tarn.dead-letters-registered"
 MARKER_TAG = "tarn-dead-letters"
 COUNT_KEY = "tarn.dead-letters-records"
+FORMER_KEY = "tarn.dead-letters-registered-before"
 REPLAYED_PREFIX = "tarn.dead-letters-replayed."
 PENDING_FILES_MAX = 200
+FORMER_MAX = 8
+"""Tables of a stream whose watermarks are kept, beside that of the table which it registered for last."""
 FIELDS: tuple[FieldSpec, ...] = (
     FieldSpec(name="ingestor", type="string", required=True),
     FieldSpec(name="source", type="string", required=True),
@@ -113,21 +117,50 @@ def pending_from_json(text: str) -> tuple[PendingFile, ...]:
         ) from e
 
 
-def markers_to_json(markers: Mapping[str, DeadLetterWatermark]) -> str:
-    """JSON of the dead-letter table's summary property: {stream: [table UUID, sequence]}, of all streams."""
-    return orjson.dumps({s: [m.table_uuid, m.sequence] for s, m in sorted(markers.items())}).decode()
+Watermarks: TypeAlias = tuple[DeadLetterWatermark, ...]
+"""Watermarks of a stream, one per ingested table: that of the last registration first."""
 
 
-def markers_from_json(text: str) -> dict[str, DeadLetterWatermark]:
-    """Parse the result of `markers_to_json`.
+def watermark_of(marks: Watermarks, table_uuid: str) -> DeadLetterWatermark | None:
+    """The watermark of an ingested table; None if there is none."""
+    return next((mark for mark in marks if mark.table_uuid == table_uuid), None)
+
+
+def advanced(marks: Watermarks, to: DeadLetterWatermark) -> Watermarks:
+    """The watermarks after a registration; those of the tables before are kept, as far as there is room.
+
+    A stream whose spec names a former table again would register that table's last files twice.
+    """
+    return (to, *(mark for mark in marks if mark.table_uuid != to.table_uuid))[: FORMER_MAX + 1]
+
+
+def markers_to_json(markers: Mapping[str, Watermarks]) -> dict[str, str]:
+    """The dead-letter table's summary properties, of all streams.
+
+    `MARKER_KEY` is {stream: [table UUID, sequence]} of the last registrations, `FORMER_KEY`, if there are any
+    before, {stream: [[table UUID, sequence], ...]}.
+    """
+    plain = {s: [[m.table_uuid, m.sequence] for m in marks] for s, marks in sorted(markers.items()) if marks}
+    former = {stream: marks[1:] for stream, marks in plain.items() if marks[1:]}
+    found = {MARKER_KEY: orjson.dumps({stream: marks[0] for stream, marks in plain.items()}).decode()}
+    return found | ({FORMER_KEY: orjson.dumps(former).decode()} if former else {})
+
+
+def markers_from_json(summary: Mapping[str, str]) -> dict[str, Watermarks]:
+    """Parse the result of `markers_to_json` in a snapshot summary.
 
     Raises:
-        CorruptStateError: the text is not of this form.
+        CorruptStateError: the properties are not of this form.
     """
+    text, former = str(summary[MARKER_KEY]), str(summary.get(FORMER_KEY, "{}"))
     try:
+        before = dict(orjson.loads(former))
         return {
-            stream: DeadLetterWatermark(table_uuid=str(u), sequence=int(s))
-            for stream, (u, s) in orjson.loads(text).items()
+            stream: tuple(
+                DeadLetterWatermark(table_uuid=str(u), sequence=int(s))
+                for u, s in (last, *before.get(stream, ()))
+            )
+            for stream, last in orjson.loads(text).items()
         }
     except (ValueError, TypeError, AttributeError) as e:
         raise CorruptStateError(

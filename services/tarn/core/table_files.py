@@ -64,6 +64,10 @@ class TableWriter(Protocol):
     """Writes files for one version of a table's schema and partition spec."""
 
     @property
+    def root(self) -> str:
+        """Location of the table, without a trailing slash; all its files lie below it."""
+
+    @property
     def spec_id(self) -> int:
         """Id of the partition spec."""
 
@@ -99,6 +103,17 @@ class TableWriter(Protocol):
             UnavailableError: the store does not respond.
             ValueError: the result does not have exactly the rows and the partition of the files, or there is
                 too much to merge at once.
+        """
+
+    def rows_at(self, location: str) -> pa.Table | None:
+        """The rows of a data file of any table that has the written columns, found by name.
+
+        Returns:
+            Exactly these columns; None if the file is not in the store.
+
+        Raises:
+            UnavailableError: the store does not respond.
+            ValueError, KeyError: it is no data file, or lacks a column.
         """
 
     @property

@@ -1,21 +1,26 @@
 """Dead letters: written beside their batch, registered after its commit, retried until seen (I12).
 
+A listed file need not lie in the dead-letter table's own folder: the table that it was written for may have
+been dropped or renamed since, or the spec names another one. The folder of a dropped table is deleted after a
+while, so records of such a file are written again, below the location of the table that registers them.
+
 Small files of the dead-letter table are merged as those of the ingested table are (`tarn.core.small_files`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from tarn.core import dead_letter
 from tarn.core.batch import RawBatch
-from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
-from tarn.core.errors import InvalidSpecError
+from tarn.core.dead_letter import DeadLetterWatermark, PendingFile, Watermarks
+from tarn.core.errors import CorruptStateError, InvalidSpecError, NoSuchTableError
 from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.small_files import Group, SmallFiles
 from tarn.core.table_files import TableFiles, TableWriter
@@ -28,18 +33,23 @@ log = structlog.get_logger()
 
 REGISTER_ROUNDS_MAX = 20
 REGISTER_EVERY_S = 5.0
+LOOK_S = 10.0
+"""Dead letters are written for a table that was looked at so long ago, in seconds, at most: it may have been
+dropped. The reaper keeps the folder of a dropped table for a minute at least."""
 REGISTER_FILES = 8
 """So many files are registered at once: each snapshot of the ingested table lists those that wait."""
 
 
-def markers_in(state: TableState) -> dict[str, DeadLetterWatermark]:
-    """Watermark per stream in this version of the dead-letter table.
+def markers_in(state: TableState) -> dict[str, Watermarks]:
+    """Watermarks per stream in this version of the dead-letter table.
 
     Raises:
         CorruptStateError: the watermarks are unreadable, or they existed and were lost.
     """
-    text = state.newest(dead_letter.MARKER_KEY, tag=dead_letter.MARKER_TAG)
-    return {} if text is None else dead_letter.markers_from_json(text)
+    key, tag = dead_letter.MARKER_KEY, dead_letter.MARKER_TAG
+    if state.newest(key, tag=tag) is None:
+        return {}
+    return dead_letter.markers_from_json(state.newest_summary(key, tag=tag) or {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +65,7 @@ class RegisterChange:
         ingested_uuid: UUID of the ingested table that lists the files.
         sequence: highest sequence number among the files.
         files: files to register.
-        after: watermark against which the files were selected.
+        after: watermark of the ingested table against which the files were selected.
         removed: nothing; a registration only adds.
     """
 
@@ -71,14 +81,16 @@ class RegisterChange:
     def on(self, state: TableState) -> Append | AlreadyCommitted | Rejected:
         """See `Change.on`."""
         markers = markers_in(state)
-        found = markers.get(self.stream)
-        if found is not None and found.table_uuid == self.ingested_uuid and found.sequence >= self.sequence:
+        marks = markers.get(self.stream, ())
+        found = dead_letter.watermark_of(marks, self.ingested_uuid)
+        if found is not None and found.sequence >= self.sequence:
             return AlreadyCommitted()
         if found != self.after:
             return Rejected(
                 reason=f"the marker of {self.stream} is {found}, the files were chosen at {self.after}"
             )
-        markers[self.stream] = DeadLetterWatermark(table_uuid=self.ingested_uuid, sequence=self.sequence)
+        reached = DeadLetterWatermark(table_uuid=self.ingested_uuid, sequence=self.sequence)
+        markers[self.stream] = dead_letter.advanced(marks, reached)
         return _append(state, markers, self.files, commit_id=self.commit_id)
 
 
@@ -108,14 +120,14 @@ class LettersMerge:
 
 def _append(
     state: TableState,
-    markers: Mapping[str, DeadLetterWatermark],
+    markers: Mapping[str, Watermarks],
     files: tuple[WrittenFile, ...],
     removed: tuple[WrittenFile, ...] = (),
     *,
     commit_id: str,
 ) -> Append:
     """A snapshot of the dead-letter table, with what ingest states in each of its own."""
-    summary = {dead_letter.MARKER_KEY: dead_letter.markers_to_json(markers)}
+    summary = dead_letter.markers_to_json(markers)
     rows = dead_letter.rows_expected(snapshot.get("summary") or {} for snapshot in state.ancestors())
     if not rows:
         rows = _rows_now(state)
@@ -175,21 +187,21 @@ class DeadLetterWriter:
         self._ingested: TableState | None = None
         self._writer: TableWriter | None = None
         self._uuid = ""
-        self._marker: DeadLetterWatermark | None = None
+        self._seen_s = 0.0
+        self._marks: Watermarks = ()
         self._written: dict[str, WrittenFile] = {}
         self._small = SmallFiles()
 
-    @property
-    def marker(self) -> DeadLetterWatermark | None:
-        """The stream's watermark when the dead-letter table was last read; None before the first."""
-        return self._marker
+    def marker(self, ingested_uuid: str) -> DeadLetterWatermark | None:
+        """The watermark of an ingested table when the dead-letter table was last read; None if none."""
+        return dead_letter.watermark_of(self._marks, ingested_uuid)
 
     def ensure(self) -> None:
         """Create the dead-letter table if it does not exist, then `see` it."""
         self.see(self._committer.ensure(self._files.create_request()))
 
     def see(self, state: TableState) -> None:
-        """Refresh the writer and the watermark from this version of the dead-letter table.
+        """Refresh the writer and the watermarks from this version of the dead-letter table.
 
         Raises:
             InvalidSpecError: the table cannot hold dead letters.
@@ -201,7 +213,8 @@ class DeadLetterWriter:
             self._small.clear()
         self._writer = writer
         self._uuid = state.uuid
-        self._marker = markers_in(state).get(self._stream)
+        self._seen_s = self._clock()
+        self._marks = markers_in(state).get(self._stream, ())
 
     def write(self, batch: RawBatch, bad: Mapping[int, str], *, at: datetime) -> tuple[WrittenFile, ...]:
         """Write the bad records of a batch to one dead-letter file; it takes effect once a commit lists it.
@@ -217,7 +230,7 @@ class DeadLetterWriter:
         if not bad:
             return ()
         rows: pa.Table = dead_letter.rows(batch, bad, ingestor=self._stream, source=self._topic, at=at)
-        writer = self._seen()
+        writer = self._seen(LOOK_S)
         # One file, whatever the table's target size: the commit of the batch lists a limited number.
         written = writer.put(writer.encode(rows, whole=True)) if rows.num_rows else ()
         self._written.update({f.path: f for f in written})
@@ -255,6 +268,7 @@ class DeadLetterWriter:
             The number of files registered now; 0 if all of them were registered before.
 
         Raises:
+            CorruptStateError: a file in the folder of another table cannot be read, or is of another stream.
             UnavailableError and others of `Committer.commit`: nothing is lost, the next call retries.
         """
         count = 0
@@ -266,28 +280,28 @@ class DeadLetterWriter:
                 return count
             self._registered_s = self._clock()
             writer = self._seen()
-            files = tuple(
-                self._written.get(f.path)
-                or WrittenFile(
-                    path=f.path, partition=(), spec_id=writer.spec_id, records=f.records, bytes=f.bytes
-                )
-                for f in waiting
-            )
+            files = self._placed(waiting, writer)
             change = RegisterChange(
                 commit_id=self._new_id(),
                 table_uuid=self._uuid,
                 stream=self._stream,
                 ingested_uuid=ingested.uuid,
                 sequence=max(f.sequence for f in waiting),
-                files=files,
-                after=self._marker,
+                files=tuple(files.values()),
+                after=self.marker(ingested.uuid),
             )
-            result = self._committer.commit(change, writer)
-            self.see(result.state)
-            if isinstance(result, NeedsReplan):
-                # Another writer registered some of the files: select again.
-                self.see(self._committer.load())
+            try:
+                result = self._committer.commit(change, writer)
+            except NoSuchTableError:
+                self._look()
                 continue
+            if isinstance(result, NeedsReplan):
+                # Another writer registered some of the files, or the table was made again: select again.
+                self._look()
+                continue
+            if result.by_us:
+                self._written.update({path: file for path, file in files.items() if file.path != path})
+            self.see(result.state)
             count += len(waiting)
             log.info("dead letters registered", stream=self._stream, table=self._table, files=len(waiting))
         return count
@@ -326,15 +340,77 @@ class DeadLetterWriter:
     def _unregistered(self, ingested: TableState) -> tuple[PendingFile, ...]:
         """Listed files that wait; those of this process that do no longer may be merged."""
         pending = pending_in(ingested, self._stream)
-        waiting = dead_letter.unregistered(pending, self._marker, table_uuid=ingested.uuid)
+        waiting = dead_letter.unregistered(pending, self.marker(ingested.uuid), table_uuid=ingested.uuid)
         paths = {f.path for f in waiting}
         done = [f.path for f in pending if f.path not in paths and f.path in self._written]
         self._small.add([self._written.pop(path) for path in done])
         return waiting
 
-    def _seen(self) -> TableWriter:
-        if self._writer is None:
+    def _placed(self, waiting: Sequence[PendingFile], writer: TableWriter) -> dict[str, WrittenFile]:
+        """By the path of each listed file, the file of the dead-letter table that has its records.
+
+        One that is gone is left out: it was in the folder of another table, and was deleted with it.
+        """
+        found: dict[str, WrittenFile] = {}
+        for file in waiting:
+            if file.path.startswith(f"{writer.root}/"):
+                found[file.path] = self._written.get(file.path) or WrittenFile(
+                    path=file.path,
+                    partition=(),
+                    spec_id=writer.spec_id,
+                    records=file.records,
+                    bytes=file.bytes,
+                )
+                continue
+            copy = self._copy(file, writer)
+            if copy is None:
+                log.warning(
+                    "a dead-letter file is gone with its table",
+                    stream=self._stream,
+                    path=file.path,
+                    records=file.records,
+                )
+            else:
+                found[file.path] = copy
+        return found
+
+    def _copy(self, file: PendingFile, writer: TableWriter) -> WrittenFile | None:
+        """Write the records of a file of another table again; None if the file is gone.
+
+        Whoever writes the ingested table writes its lists: they give access to no other stream's records.
+        """
+        try:
+            rows = writer.rows_at(file.path)
+        except (ValueError, KeyError) as e:
+            raise CorruptStateError(
+                f"dead-letter file {file.path}, which the table lists for stream {self._stream}, cannot be "
+                f"read: {e}",
+                path=file.path,
+            ) from e
+        if rows is None:
+            return None
+        for column, own in (("ingestor", self._stream), ("source", self._topic)):
+            if pc.unique(rows.column(column)).to_pylist() != [own]:
+                raise CorruptStateError(
+                    f"dead-letter file {file.path}, which the table lists for stream {self._stream} of topic "
+                    f"{self._topic}, has records of another stream or topic",
+                    path=file.path,
+                )
+        (copy,) = writer.put(writer.encode(rows, whole=True))
+        log.info("dead-letter file copied", stream=self._stream, table=self._table, path=file.path)
+        return copy
+
+    def _look(self) -> None:
+        """`see` the dead-letter table as it is now; one that somebody dropped is made again."""
+        try:
             self.see(self._committer.load())
+        except NoSuchTableError:
+            self.ensure()
+
+    def _seen(self, age_s: float | None = None) -> TableWriter:
+        """The writer of the dead-letter table, which was looked at so long ago at most, if that is given."""
+        if self._writer is None or (age_s is not None and self._clock() - self._seen_s > age_s):
+            self._look()
         if self._writer is None:
             raise AssertionError("seen without a writer")
         return self._writer

@@ -16,7 +16,7 @@ from tarn.core.audit.model import FileEntry, Finding, Json, Kind, Table
 from tarn.core.audit.offsets import KEEP
 from tarn.core.audit.origins import OriginReader
 from tarn.core.catalog_objects import LIVE, PointerValue
-from tarn.core.dead_letter import MARKER_KEY, DeadLetterWatermark, unregistered
+from tarn.core.dead_letter import MARKER_KEY, DeadLetterWatermark, unregistered, watermark_of
 from tarn.core.errors import CorruptStateError, InvalidError, NotFoundError, TarnError
 from tarn.core.object_store import BulkStore
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap, TopicIdentity
@@ -318,8 +318,9 @@ def letter_files(
         homes.append(name)
         live = LiveFiles(name, found, ports, files_max=ports.files_max, audited=audited)
         files.update({entry.path: entry for entry in live.data})
-        for stream, marker in known.items():
-            if marker.table_uuid == state.uuid:
+        for stream, marks in known.items():
+            marker = watermark_of(marks, state.uuid)
+            if marker is not None:
                 newest = markers.get(stream)
                 markers[stream] = marker if newest is None or marker.sequence > newest.sequence else newest
     for stream in streams:

@@ -11,10 +11,11 @@ from tarn.core.audit.names import FROM_BACKUP
 from tarn.core.dead_letter import (
     MARKER_KEY,
     PENDING_PREFIX,
-    DeadLetterWatermark,
+    Watermarks,
     markers_from_json,
     pending_from_json,
     rows_expected,
+    watermark_of,
 )
 from tarn.core.errors import CorruptStateError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
@@ -230,8 +231,16 @@ def letters_needed(tables: Sequence[LetterFacts]) -> Iterator[str]:
 def _homes(
     facts: LetterFacts, tables: Sequence[LetterFacts]
 ) -> Iterator[tuple[NamedLetters, LetterFacts | None]]:
+    """Yield each listed file with the dead-letter table that has it, if there is one.
+
+    That is the one in whose folder it lies; or another one, which has its records: ingest copies them if that
+    one was dropped or renamed, or the spec names the other one now.
+    """
     for letter in facts.named:
-        yield letter, next((table for table in tables if letter.path.startswith(f"{table.root}/")), None)
+        home = next((table for table in tables if letter.path.startswith(f"{table.root}/")), None)
+        if home is None or not (letter.path in home.live or home.covers(letter, facts.uuid)):
+            home = next((table for table in tables if table.covers(letter, facts.uuid)), home)
+        yield letter, home
 
 
 class Letters(Enum):
@@ -252,7 +261,7 @@ class LetterFacts:
         uuid: UUID of the table.
         root: location of the table.
         named: files that its snapshots list.
-        markers: watermark per stream, for a dead-letter table.
+        markers: watermarks per stream, for a dead-letter table.
         live: locations of its live files, for a dead-letter table.
         rows: number of rows in them.
         expected: number of rows that it must have; None if that is not known.
@@ -262,24 +271,28 @@ class LetterFacts:
     uuid: str
     root: str
     named: tuple[NamedLetters, ...]
-    markers: Mapping[str, DeadLetterWatermark]
+    markers: Mapping[str, Watermarks]
     live: frozenset[str]
     rows: int = 0
     expected: int | None = None
+
+    def covers(self, letter: NamedLetters, table_uuid: str) -> bool:
+        """Whether this table registered a file that the table with this UUID lists, by its watermarks."""
+        mark = watermark_of(self.markers.get(letter.stream, ()), table_uuid)
+        return mark is not None and letter.sequence <= mark.sequence
 
     def stands(self, letter: NamedLetters, home: LetterFacts | None) -> Letters:
         """Where a file is that this table lists.
 
         Args:
             letter: the file.
-            home: the dead-letter table below whose location it is; None if there is none.
+            home: the dead-letter table that has it, see `_homes`; None if there is none.
         """
         if home is None:
             return Letters.LOST
         if letter.path in home.live:
             return Letters.HELD
-        marker = home.markers.get(letter.stream)
-        if marker is None or marker.table_uuid != self.uuid or letter.sequence > marker.sequence:
+        if not home.covers(letter, self.uuid):
             return Letters.WAITING
         whole = home.expected is not None and home.rows >= home.expected
         return Letters.REWRITTEN if whole else Letters.LOST
@@ -288,14 +301,14 @@ class LetterFacts:
 def letter_facts(table: Table) -> LetterFacts:
     """Facts about dead letters of one table; empty for most tables."""
     chain = table.chain()
-    markers: Mapping[str, DeadLetterWatermark] = {}
+    markers: Mapping[str, Watermarks] = {}
     live: frozenset[str] = frozenset()
     rows = 0
     for snapshot in reversed(chain):
-        text = (snapshot.get("summary") or {}).get(MARKER_KEY)
-        if text is not None:
+        summary = snapshot.get("summary") or {}
+        if summary.get(MARKER_KEY) is not None:
             try:
-                markers = markers_from_json(text)
+                markers = markers_from_json(summary)
             except CorruptStateError:
                 continue
             files = list(table.files_of(chain[-1]))
