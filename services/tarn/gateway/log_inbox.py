@@ -33,6 +33,7 @@ from tarn.core.log_claims import (
     claims_topic_of,
     topic_of,
 )
+from tarn.core.offsets import OffsetMap
 from tarn.core.pressure import Pressure
 from tarn.core.quota import DAY_MS
 from tarn.core.rejected_rows import numbers_in
@@ -129,6 +130,7 @@ class LogInbox:
         self._log: TableLog | None = None
         self._uuid = ""
         self._place: LogPlace | None = None
+        self._landed: OffsetMap | None = None
         self._ends: dict[int, int] = {}
         self._book = LogBook("")
         self._whole = False
@@ -186,7 +188,7 @@ class LogInbox:
         try:
             plan = self._ready()
             self._settle()
-            lag = self._lag(plan)
+            lag = self._lag()
             self._queue.take(
                 lambda waiting: self._judge.judge(
                     waiting,
@@ -269,10 +271,11 @@ class LogInbox:
         if self._place is None:
             self._open(self._log)
         assert self._place is not None
-        if self._place.identity != plan.landed.source:
+        self._landed = plan.landed_of(self._place.identity)
+        if self._landed is None:
             self._place = None
             raise InvalidSpecError(
-                f"the topic {plan.landed.source.topic} is another one than the ingestor of table {self.name} "
+                f"the topic {topic_of(self._uuid)} is another one than the ingestor of table {self.name} "
                 "reads: it was deleted and created again. See scripts/tarn status, which says what to do",
                 table=str(self.name),
             )
@@ -310,9 +313,10 @@ class LogInbox:
         """The error of claims that are lost, with the table."""
         return SourceChangedError(f"the log of table {self.name}: {error.message}", table=str(self.name))
 
-    def _lag(self, plan: LogPlan) -> Pressure:
+    def _lag(self) -> Pressure:
         """The pressure of offsets that the log has and the table has not."""
-        behind = sum(max(0, end - plan.landed.next.get(p, 0)) for p, end in self._ends.items())
+        landed: Mapping[int, int] = {} if self._landed is None else self._landed.next
+        behind = sum(max(0, end - landed.get(p, 0)) for p, end in self._ends.items())
         self._held_back = self._limits.lag(behind)
         return self._held_back
 
@@ -390,7 +394,7 @@ class LogInbox:
         """Answer the writes of a transaction that is in the log, and whose claims are in the book."""
         self._ends.update({p: max(end, self._ends.get(p, 0)) for p, end in sent.ends.items()})
         if self._plan is not None:
-            self._lag(self._plan)
+            self._lag()
         now_s = self._context.clock()
         company = len(sent.parts) + self.waiting[0]  # before those who are answered come back
         self._group = GroupWait.after(company, took_s=now_s - sent.since_s, now_s=now_s)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tarn.core.decode import Decoder
-from tarn.core.errors import InvalidSpecError
+from tarn.core.errors import CorruptStateError, InvalidSpecError
 from tarn.core.log_claims import topic_of
-from tarn.core.offsets import OffsetMap
+from tarn.core.offsets import OffsetMap, TopicIdentity
 from tarn.core.producers import STREAM
 from tarn.core.quota import Quota, Used, quota_in
 from tarn.core.row_parser import RowParser
@@ -26,7 +27,7 @@ class LogPlan:
     Attributes:
         state: that version.
         asked_s: when it was asked for, on the monotonic clock.
-        landed: offsets of the ingestor that lands the log.
+        landed: offsets of the streams that bring a topic with the log's name into the table, or brought one.
         quota: what the table's owner allows in a day.
         used: what was written with `lake`.
         columns: its columns.
@@ -34,10 +35,25 @@ class LogPlan:
 
     state: TableState
     asked_s: float
-    landed: OffsetMap
+    landed: Sequence[OffsetMap]
     quota: Quota
     used: Used
     columns: LogColumns
+
+    def landed_of(self, source: TopicIdentity) -> OffsetMap | None:
+        """How far this topic has landed: by partition, the offset of the stream that came furthest.
+
+        A stream keeps its offsets when its ingestor is deleted and another one goes on under a new name: of
+        the same topic, or of one that was created again.
+
+        Returns:
+            None if no stream is of this topic.
+        """
+        found = [one.next for one in self.landed if one.source == source]
+        if not found:
+            return None
+        ends = {p: max(one.get(p, 0) for one in found) for p in sorted({p for one in found for p in one})}
+        return OffsetMap(source=source, next=ends)
 
 
 def looked(
@@ -56,7 +72,7 @@ def looked(
         InvalidSpecError: nobody lands its log, or it takes no rows.
     """
     landed = landing(state)
-    if landed is None:
+    if not landed:
         raise InvalidSpecError(
             f"table {table} has no ingestor that brings its log, topic {topic_of(state.uuid)}, into it; run "
             f"scripts/tarn log {table}, wait until it is ready, and send the rows again",
@@ -83,15 +99,22 @@ def looked(
     )
 
 
-def landing(state: TableState) -> OffsetMap | None:
-    """The offsets of the stream that lands a table's log; None if there is no such stream.
+def landing(state: TableState) -> list[OffsetMap]:
+    """The offsets of the streams that bring a topic with the name of a table's log into it, or brought one.
 
     Raises:
-        CorruptStateError: a stream's offsets cannot be read.
+        CorruptStateError: there is no such stream, and the offsets of another one cannot be read.
     """
-    topic = topic_of(state.uuid)
+    topic, found = topic_of(state.uuid), []
+    unreadable: CorruptStateError | None = None
     for stream in sorted(streams_named(state)):
-        found = offsets_in(state, stream)
-        if found is not None and found.source.topic == topic:
-            return found
-    return None
+        try:
+            offsets = offsets_in(state, stream)
+        except CorruptStateError as e:
+            unreadable = unreadable or e
+            continue
+        if offsets is not None and offsets.source.topic == topic:
+            found.append(offsets)
+    if not found and unreadable is not None:
+        raise unreadable
+    return found

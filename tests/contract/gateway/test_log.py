@@ -15,9 +15,13 @@ import pytest
 
 from tarn.adapters import partitions
 from tarn.client import Receipt, async_writer, writer
-from tarn.core.errors import InvalidError, UnavailableError
+from tarn.core.errors import CorruptStateError, InvalidError, UnavailableError
 from tarn.core.log_claims import KEY_MS, RECENT_MAX, topic_of
+from tarn.core.offsets import OffsetMap
 from tarn.core.rejected_rows import RUNS_MAX
+from tarn.core.spec import parse_spec
+from tarn.core.table_state import TableState
+from tarn.gateway import log_plan
 from tarn.gateway.app import AppLimits
 from tarn.gateway.log_judge import LogLimits
 from tarn.gateway.log_plan import landing
@@ -26,7 +30,7 @@ from tarn.gateway.room import Room
 from tarn.ingest.batch_commit import streams_named
 from tarn.testing.memory_log import STEPS
 from tarn.testing.memory_topic import Hole, Topic
-from tests.support.gateway import NAME, TABLE, Gateway, LogWorld, row
+from tests.support.gateway import LOG_SPEC, NAME, TABLE, Gateway, LogWorld, row
 from tests.support.stack import eventually
 
 LOG = "?durability=log"
@@ -231,8 +235,7 @@ def test_a_table_without_an_ingestor_for_its_log_says_what_to_do(world: LogWorld
 def test_only_the_offsets_of_the_tables_own_log_prove_that_it_lands(world: LogWorld) -> None:
     state = world.lake.table()
     assert {"orders", "orders-log"} <= streams_named(state)
-    found = landing(state)
-    assert found is not None
+    (found,) = landing(state)
     assert found.source.topic == topic_of(world.uuid)
 
 
@@ -246,6 +249,63 @@ def test_a_topic_that_was_recreated_or_deleted_takes_no_rows(world: LogWorld) ->
     answer = world.post(world.gateway(), [row(1)], query=LOG)
     assert answer.status_code == 409
     assert "does not exist any more" in answer.json()["error"]["message"]
+
+
+def declared_as(world: LogWorld, name: str) -> None:
+    """Another ingestor brings the log in from now on; the former one is deleted."""
+    text = LOG_SPEC.replace("NAME", name).replace("TOPIC", topic_of(world.uuid))
+    world._spec = parse_spec(text, file="log.yaml")
+
+
+@pytest.mark.parametrize("name", ["a-log", "orders-log-2"])
+def test_a_topic_that_was_created_again_takes_rows_once_a_new_ingestor_has_begun(
+    world: LogWorld, name: str
+) -> None:
+    post(world, world.gateway(), [row(1), row(2)])
+    world.land()
+    topic = topic_of(world.uuid)
+    world.lake.sources.topics[topic] = Topic(topic, 2, topic_id="another")
+    gateway = world.gateway(log=LogLimits(lag_slow=2, lag_stop=3, look_s=0.0))
+    assert world.post(gateway, [row(3)], query=LOG).status_code == 409
+    declared_as(world, name)
+    world.land(turns=3)
+    for number in range(3, 9):
+        post(world, gateway, [row(number)])
+        world.land()
+    assert world.ids() == list(range(1, 9))
+
+
+@pytest.mark.parametrize("name", ["a-log", "orders-log-2"])
+def test_what_has_landed_is_what_the_stream_that_goes_on_has(world: LogWorld, name: str) -> None:
+    """After a gap in the log a new name accepts the loss; the offsets of the former stream stand still."""
+    gateway = world.gateway(log=LogLimits(lag_slow=2, lag_stop=3, look_s=0.0))
+    post(world, gateway, [row(1), row(2)])
+    world.topic.starts.update({p: len(log) for p, log in world.topic.logs.items()})
+    declared_as(world, name)
+    world.land()
+    for number in range(3, 9):
+        post(world, gateway, [row(number)])
+        world.land()
+    assert world.ids() == list(range(3, 9))
+
+
+def test_offsets_of_others_that_cannot_be_read_stop_no_log(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = world.lake.table()
+    before = log_plan.offsets_in
+
+    def broken(found: TableState, stream: str) -> OffsetMap | None:
+        if stream == "orders":
+            raise CorruptStateError("the offset map cannot be read")
+        return before(found, stream)
+
+    monkeypatch.setattr(log_plan, "offsets_in", broken)
+    assert [one.source.topic for one in landing(state)] == [topic_of(world.uuid)]
+    assert world.post(world.gateway(), [row(1)], query=LOG).status_code == 200
+    monkeypatch.setattr(log_plan, "streams_named", lambda _: {"orders"})
+    with pytest.raises(CorruptStateError):
+        landing(state)
 
 
 def test_who_may_not_write_is_refused(world: LogWorld) -> None:
