@@ -21,6 +21,7 @@ from tarn.cli.ports import Answer, Bounds
 from tarn.cli.settings import Settings
 from tarn.cli.topics import held, positions, topic_name
 from tarn.controller import declaring
+from tarn.core.control.declared import Declared
 from tarn.core.errors import InvalidError
 from tarn.core.spec import FieldSpec, IngestorSpec, parse_document, parse_spec
 
@@ -102,7 +103,7 @@ def _apply(settings: Settings, found: Draft) -> None:
     """Apply a draft that decodes the whole sample.
 
     Raises:
-        InvalidError: it does not.
+        InvalidError: it does not, or another ingestor has its name.
     """
     if found.bad:
         raise InvalidError(
@@ -110,11 +111,30 @@ def _apply(settings: Settings, found: Draft) -> None:
             f"records; save the spec above as {found.spec.name}.yaml, change its columns, and run "
             f"scripts/tarn apply -f {found.spec.name}.yaml"
         )
+    specs = wiring.specs(settings)
+    _require_own(specs.get(found.spec.name), found.spec)
     made, what = declaring.put(
-        wiring.specs(settings), parse_document(found.text, file="the draft"), "the draft", take_over=False
+        specs, parse_document(found.text, file="the draft"), "the draft", take_over=False
     )
     print(f"ingestor {made.name} {what}", file=sys.stderr)  # noqa: T201
     ingestors.wake(settings)
+
+
+def _require_own(there: Declared | None, spec: IngestorSpec) -> None:
+    """Require that no ingestor of this name has another topic or table: names of topics may give the same.
+
+    Raises:
+        InvalidError: one has.
+    """
+    if there is None or there.gone:
+        return
+    kafka, table = there.spec.spec.source.kafka, str(there.spec.spec.table)
+    if kafka.names != (spec.topic,) or table != str(spec.spec.table):
+        raise InvalidError(
+            f"nothing is applied: there is an ingestor {spec.name}, which brings {kafka} into {table}, and "
+            f"that would end; choose another name and table for topic {spec.topic} with --name and --table",
+            ingestor=spec.name,
+        )
 
 
 def _last(bounds: Bounds, sample: int) -> Mapping[int, int]:

@@ -229,3 +229,29 @@ def test_a_draft_is_applied_where_every_message_of_the_sample_is_a_row(
     assert run("init", "--from-topic", "shop.sales", "--apply") == 2
     assert "nothing is applied: 1 of the messages would be bad records" in capsys.readouterr().err
     assert set(specs.list()) == {"shop-orders"}
+
+
+def test_a_draft_is_not_applied_in_place_of_another_ingestor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Several topics give one name: `shop.tills`, `shop_tills`, `Shop.Tills`; and long ones are cut."""
+    specs = Lake().specs()
+    monkeypatch.setattr(wiring, "specs", lambda _settings: specs)
+    monkeypatch.setattr(wiring, "wake_ingest", lambda _settings: None)
+    monkeypatch.setattr(wiring, "topics", lambda _settings: Topics())
+    assert run("init", "--from-topic", "shop.tills", "--apply") == 0
+    made = specs.get("shop-tills")
+    for topic in ("shop_tills", "Shop.Tills"):
+        capsys.readouterr()
+        assert run("init", "--from-topic", topic, "--apply") == 2
+        printed = capsys.readouterr().err
+        assert "there is an ingestor shop-tills, which brings shop.tills into bronze.shop_tills" in printed, (
+            printed
+        )
+        assert f"for topic {topic} with --name and --table" in printed
+    assert run("init", "--from-topic", "shop.tills", "--table", "silver.tills", "--apply") == 2
+    assert specs.get("shop-tills") == made
+    assert run("init", "--from-topic", "shop.tills", "--apply") == 0, "the same topic and table"
+    other = ("--name", "tills-2", "--table", "bronze.tills_2")
+    assert run("init", "--from-topic", "shop_tills", *other, "--apply") == 0
+    assert set(specs.list()) == {"shop-tills", "tills-2"}
