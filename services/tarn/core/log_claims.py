@@ -275,10 +275,14 @@ class LogBook:
 
     def outdated(self, now_ms: int) -> list[str]:
         """Keys of records that are not needed any more, a part of them if they are many."""
-        old_ms = now_ms - KEY_MS
+
+        def is_outdated(one: tuple[str, KeyClaim]) -> bool:
+            # A key from a clock that was ahead would keep all keys that came after it.
+            return abs(now_ms - one[1].at_ms) > KEY_MS
+
         found = chain(
             # The oldest first; there may be many more, which are not looked at.
-            (_KEY + key for key, _ in takewhile(lambda one: one[1].at_ms < old_ms, self.keys.items())),
+            (_KEY + key for key, _ in takewhile(is_outdated, self.keys.items())),
             (_PRODUCER + name for name, one in self.producers.items() if one.at_ms < now_ms - PRODUCER_MS),
             (_MARK + writer for writer in list(self._marks)[: max(0, len(self._marks) - MARKS_MAX)]),
         )

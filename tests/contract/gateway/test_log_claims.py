@@ -109,6 +109,29 @@ def test_outdated_claims_are_named_and_their_removal_is_read() -> None:
     assert len(book.outdated(NOW_MS)) == FORGET_MAX
 
 
+def test_keys_from_a_clock_that_was_ahead_keep_no_other_ones() -> None:
+    book = LogBook("t")
+    hour_ms = 3_600_000
+
+    def claim(at_ms: int) -> KeyClaim:
+        return KeyClaim(digest="d", at_ms=at_ms, fate=Fate())
+
+    book.apply(
+        change(
+            keys={
+                "old": claim(NOW_MS - KEY_MS - 1),
+                "ahead": claim(NOW_MS + 100 * hour_ms),
+                "older": claim(NOW_MS - KEY_MS - 2),
+                "a little ahead": claim(NOW_MS + KEY_MS),
+                "not yet": claim(NOW_MS - KEY_MS - 3),
+            }
+        )
+    )
+    assert book.outdated(NOW_MS) == ["k/old", "k/ahead", "k/older"]
+    assert book.freed(NOW_MS)[0] == {"old", "ahead", "older"}
+    assert book.outdated(NOW_MS + 2 * KEY_MS + 1)[3:] == ["k/a little ahead", "k/not yet"]
+
+
 def test_the_marks_of_the_processes_that_wrote_last_are_kept_whatever_their_clocks_say() -> None:
     book, other = LogBook("t"), LogBook("t")
     order = [*range(MARKS_MAX), 0, MARKS_MAX]
