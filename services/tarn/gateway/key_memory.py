@@ -33,11 +33,11 @@ TIDY_MS = 60_000
 class KeyFiles(Protocol):
     """Objects of the lake, by location."""
 
-    def read(self, location: str) -> bytes:
-        """The content of an object.
+    def find(self, location: str) -> bytes | None:
+        """The content of an object; None if the store does not have it.
 
         Raises:
-            UnavailableError: the store does not respond, or does not have it.
+            UnavailableError: the store does not respond.
         """
 
     def write_new(self, location: str, data: bytes) -> None:
@@ -141,17 +141,22 @@ class KeyMemory:
     def load(self, entry: KeyEntry | None) -> None:
         """Take the keys of a version of the table, from the store.
 
+        An object from the future is of a gateway whose clock was ahead. The reaper deletes it by its age in
+        the store, as the others, so it may be gone.
+
         Raises:
             UnavailableError: the store does not respond, or lacks an object that is not old enough to be
             gone. CorruptStateError: an object is unreadable.
         """
-        oldest_ms = self._now_ms() - KEPT_MS
+        now_ms = self._now_ms()
+        oldest_ms = now_ms - KEPT_MS
         index, held = KeyIndex(keys={}), {}
         if entry is not None and entry.at_ms >= oldest_ms:
-            index = self._read(entry.path)
+            index = self._read(entry.path, at_ms=entry.at_ms, now_ms=now_ms)
             for one in index.segments:
                 if one.until_ms >= oldest_ms:
-                    held[one.path] = self._segments.get(one.path) or self._read(one.path)
+                    found = self._segments.get(one.path)
+                    held[one.path] = found or self._read(one.path, at_ms=one.until_ms, now_ms=now_ms)
         known = {key: found for part in (*held.values(), index) for key, found in part.keys.items()}
         with self._lock:
             self.entry, self._index, self._segments, self._known = entry, index, held, _bounded(known)
@@ -214,8 +219,14 @@ class KeyMemory:
             self._drafts[entry.path] = Draft(base=base, index=index, fresh=fresh)
         return entry
 
-    def _read(self, path: str) -> KeyIndex:
-        return KeyIndex.from_json(self._files.read(path), path=path)
+    def _read(self, path: str, *, at_ms: int, now_ms: int) -> KeyIndex:
+        """An index or a segment of this time; without keys if it is from the future, and gone."""
+        data = self._files.find(path)
+        if data is None:
+            if at_ms > now_ms + SKEW_S * 1_000:
+                return KeyIndex(keys={})
+            raise UnavailableError(f"{path} is not in the store", location=path)
+        return KeyIndex.from_json(data, path=path)
 
 
 def _runs_in(keys: Iterable[Remembered]) -> int:

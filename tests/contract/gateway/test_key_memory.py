@@ -15,13 +15,12 @@ from tarn.core.write_keys import KeyedWrite, KeyEntry, KeyIndex
 from tarn.gateway.key_memory import KeyMemory
 
 ROOT = "s3://tarn/warehouse/t"
+NOW_MS = 1_800_000_000_000
 
 
 class Files(dict[str, bytes]):
-    def read(self, location: str) -> bytes:
-        if location not in self:
-            raise UnavailableError(f"{location} is not in the store")
-        return self[location]
+    def find(self, location: str) -> bytes | None:
+        return self.get(location)
 
     def write_new(self, location: str, data: bytes) -> None:
         assert location not in self
@@ -35,7 +34,7 @@ def memory(files: Files, names: list[int] | None = None) -> KeyMemory:
         counter[0] += 1
         return f"{counter[0]:04}"
 
-    return KeyMemory(files, new_name=new_name, now_ms=lambda: 1_800_000_000_000, inline_max=3)
+    return KeyMemory(files, new_name=new_name, now_ms=lambda: NOW_MS, inline_max=3)
 
 
 def key(number: int) -> KeyedWrite:
@@ -156,6 +155,51 @@ def test_the_count_of_the_day_is_kept_with_the_producers() -> None:
     assert book.used.plus(3, 1, 1) == Used(day=3, rows=5, bytes=6)
     assert book.used.plus(4, 1, 1) == Used(day=4, rows=1, bytes=1)
     assert book.used.plus(2, 1, 1) == Used(day=3, rows=5, bytes=6)
+
+
+@pytest.mark.parametrize("gone", ["index", "segment"])
+def test_objects_that_the_reaper_deleted_after_a_clock_was_ahead_count_as_none(gone: str) -> None:
+    """Their age is the store's; the times in them are of a gateway whose clock was two hours ahead."""
+    files, names = Files(), [0]
+    at_ms = [NOW_MS + 7_200_000]
+
+    def new_name() -> str:
+        names[0] += 1
+        return f"{names[0]:04}"
+
+    def opened() -> KeyMemory:
+        return KeyMemory(files, new_name=new_name, now_ms=lambda: at_ms[0], inline_max=3)
+
+    ahead = opened()
+    entry = None
+    for number in range(5):
+        entry = ahead.draft(entry, ROOT, [key(number)])
+        assert ahead.follow(entry)
+    for path in list(files):
+        if (".segment." in path) == (gone == "segment"):
+            del files[path]
+    at_ms[0] = NOW_MS
+    mine = opened()
+    mine.load(entry)
+    assert len(mine) == (0 if gone == "index" else 1)
+    following = mine.draft(entry, ROOT, [key(9)])
+    assert mine.follow(following)
+    again = opened()
+    again.load(following)
+    assert again.find(key(9).key) is not None
+    at_ms[0] = NOW_MS + 7_200_000 - 60_000
+    with pytest.raises(UnavailableError, match="is not in the store"):
+        opened().load(entry)
+
+
+def test_a_store_that_does_not_respond_is_no_object_that_is_gone() -> None:
+    class Away(Files):
+        def find(self, location: str) -> bytes | None:
+            raise UnavailableError("the store does not respond")
+
+    mine = memory(Away())
+    with pytest.raises(UnavailableError, match="does not respond"):
+        mine.load(KeyEntry(path=f"{ROOT}/metadata/write-keys-1.json", at_ms=NOW_MS + 7_200_000))
 
 
 def test_what_is_older_than_the_window_takes_no_memory_without_a_reload() -> None:
