@@ -12,6 +12,7 @@ from tarn.core.small_files import (
     FIRST_LEVEL_MIN,
     LEVELS,
     NEXT_LEVEL_MIN,
+    REMEMBERED_BYTES_MAX,
     REMEMBERED_MAX,
     ROWS_MAX,
     SmallFiles,
@@ -120,14 +121,78 @@ def test_a_merged_file_has_a_limit_of_rows_too() -> None:
     assert len(group.files) == 4
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def remembered(held: SmallFiles) -> list[WrittenFile]:
+    return [file for kept in held._held.values() for file in kept]
+
+
+def test_leftovers_of_old_partitions_do_not_keep_later_files_from_being_merged() -> None:
+    """A backlog in order of time leaves one file in each of many hours, and none of them gets another."""
     held = SmallFiles()
-    for n in range(REMEMBERED_MAX // 100 + 5):
-        held.add(files(100, partition=(n,)))
-    assert held._count == REMEMBERED_MAX
+    for hour in range(REMEMBERED_MAX + 100):
+        held.add(files(1, partition=(hour,)))
+    held.due(0.0)
+    held.add(files(60, partition=(-1,)))
+    group = held.due(EVERY_S)
+    assert group is not None
+    assert {file.partition for file in group.files} == {(-1,)}
+    assert len(group.files) == 60
+
+
+def test_what_is_remembered_is_bounded_in_number() -> None:
+    held = SmallFiles()
+    held.add(files(REMEMBERED_MAX + 100))
+    assert held._count == len(remembered(held)) == REMEMBERED_MAX
+    assert remembered(held)[0].path == "f()100", "the oldest were forgotten"
     held.clear()
+    assert (held._count, held._memory) == (0, 0)
     held.add(files(FILES_MAX))
     assert held.due(0.0) is not None
+
+
+def test_what_is_remembered_is_bounded_in_memory() -> None:
+    held = SmallFiles()
+    long = "n" * 2_000
+    held.add(files(REMEMBERED_MAX // 2, name=long))
+    held.add(files(1, partition=(1,), name=long))
+    assert REMEMBERED_BYTES_MAX - 3_000 < held._memory <= REMEMBERED_BYTES_MAX
+    assert sum(len(file.path) for file in remembered(held)) < REMEMBERED_BYTES_MAX
+    assert held._count == len(remembered(held)) < REMEMBERED_MAX // 4
+
+
+def test_the_oldest_file_of_what_grew_longest_ago_is_forgotten_first() -> None:
+    held = SmallFiles()
+    held.add(files(5, partition=(1,)))
+    held.add(files(5, partition=(2,)))
+    held.add(files(1, partition=(1,), name="g"))
+    held.add(files(REMEMBERED_MAX - 8, partition=(3,)))
+    left = {at[2]: [file.path for file in kept] for at, kept in held._held.items()}
+    assert left[(2,)] == ["f(2,)3", "f(2,)4"]
+    assert len(left[(1,)]) == 6
+    assert len(left[(3,)]) == REMEMBERED_MAX - 8
+    held.add(files(1, partition=(1,)), level=1)
+    held.add(files(1, partition=(1,)), level=2)
+    assert not any(at == (0, 0, (2,)) for at in held._held)
+
+
+def test_what_is_counted_is_what_is_held_whatever_goes() -> None:
+    held = SmallFiles()
+    for partition in range(3):
+        held.add(files(10, partition=(partition,)))
+    held.due(0.0)
+    group = held.due(EVERY_S)
+    assert group is not None
+    held.drop(group, now_s=EVERY_S)
+    held.forget(frozenset({"f(1,)0", "no such file"}))
+    assert held._count == len(remembered(held)) == 19
+    held.forget(frozenset(file.path for file in remembered(held)))
+    assert (held._count, held._memory, len(held._held)) == (0, 0, 0)
+
+
+def test_statistics_of_files_are_not_remembered() -> None:
+    """Those of a file with forty columns take ten times what a merge needs to know of it."""
+    held = SmallFiles()
+    held.add([replace(file, statistics={"value_counts": {1: 1}}) for file in files(FIRST_LEVEL_MIN)])
+    assert [file.statistics for file in remembered(held)] == [{}] * FIRST_LEVEL_MIN
 
 
 def test_a_merge_has_as_many_rows_as_its_writer_allows() -> None:
