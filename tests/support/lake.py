@@ -143,3 +143,30 @@ def foreign_snapshot(local: LocalCatalog, table: TableName, number: int, *, at_m
     except ConflictError:
         return False
     return True
+
+
+def replace_table(local: LocalCatalog, table: TableName, number: int, *, empty: bool = False) -> None:
+    """Replace the table by its own rows, as CREATE OR REPLACE TABLE … AS SELECT does; or by no rows.
+
+    The main branch is removed, so the snapshot has no parent; properties and tags stay.
+    """
+    state = local.load(table)
+    assert state.head is not None
+    kept = {k: v for k, v in state.head["summary"].items() if k.startswith("total-")}
+    snapshot = {
+        **state.head,
+        "snapshot-id": number,
+        "sequence-number": state.last_sequence + 1,
+        "timestamp-ms": int(state.metadata["last-updated-ms"]) + 1,
+        "summary": {"operation": "append", **kept},
+    }
+    del snapshot["parent-snapshot-id"]
+    if state.format_version >= 3:
+        snapshot |= {"first-row-id": state.metadata["next-row-id"], "added-rows": 0}
+    at = {"ref-name": "main", "type": "branch", "snapshot-id": number}
+    filled = [{"action": "add-snapshot", "snapshot": snapshot}, {"action": "set-snapshot-ref", **at}]
+    local.catalog.tables.commit(
+        local._slot(table),
+        [{"type": "assert-table-uuid", "uuid": state.uuid}],
+        [{"action": "remove-snapshot-ref", "ref-name": "main"}, *([] if empty else filled)],
+    )

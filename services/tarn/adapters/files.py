@@ -26,6 +26,7 @@ from tarn.adapters.statistics import Statistics, statistics_of
 from tarn.adapters.write_schema import WriteSchema
 from tarn.core.errors import InvalidLocationError, OutcomeUnknownError, UnavailableError
 from tarn.core.object_store import ObjectStore
+from tarn.core.small_files import SORT_BYTES_MAX
 from tarn.core.table_files import EncodedFile
 from tarn.core.table_state import WrittenFile
 
@@ -38,8 +39,8 @@ MERGED_GROUP_BYTES = 8 << 20
 MERGED_STEP_ROWS = 4_096
 MERGED_ROWS_MAX = 2_000_000
 MERGED_SORTED_ROWS_MAX = 100_000
-MERGED_SORTED_BYTES_MAX = 16 << 20
-"""Sorting holds all rows at once."""
+MERGED_SORTED_BYTES_MAX = 2 * SORT_BYTES_MAX
+"""Sorting holds all rows at once. As read they take some more than as written, booleans twice as much."""
 
 
 class FileIO:
@@ -189,16 +190,17 @@ def encode_rows(
     shaped = _shape(rows, layout.arrow)
     made = []
     for values, part in split(shaped, layout):
-        for rows_, data, statistics in _encode_sized(part, layout, whole=whole):
+        for count, sort_bytes, data, statistics in _encode_sized(part, layout, whole=whole):
             file = WrittenFile(
                 path=f"{root}/data/{folder(values, layout)}{new_name()}.parquet",
                 partition=values,
                 spec_id=layout.spec.spec_id,
-                records=rows_,
+                records=count,
                 bytes=len(data),
                 statistics=statistics,
+                sort_bytes=sort_bytes,
             )
-            if rows_:
+            if count:
                 made.append(EncodedFile(file=file, data=data))
     return tuple(made)
 
@@ -237,7 +239,7 @@ def merge_files(
             f"{wanted} rows of partitions {places} are not merged; at most {rows_max} of one are"
         )
     (place,) = places
-    found, order_id, statistics = 0, UNSORTED, Statistics()
+    found, size, order_id, statistics = 0, 0, UNSORTED, Statistics()
     sink = io.BytesIO()
     with contextlib.ExitStack() as stack:
         writer: pq.ParquetWriter | None = None
@@ -249,7 +251,7 @@ def merge_files(
                 writer = stack.enter_context(_writer(sink, layout, ordered))
             writer.write_table(ordered.cast(writer.schema), row_group_size=ROW_GROUP_ROWS_MAX)
             statistics.add(ordered)
-            found += rows.num_rows
+            found, size = found + rows.num_rows, size + rows.nbytes
     if found != wanted or writer is None:
         raise ValueError(f"{len(files)} files of {wanted} rows were merged to {found}")
     data = sink.getvalue()
@@ -260,6 +262,7 @@ def merge_files(
         records=found,
         bytes=len(data),
         statistics={**statistics.of(writer.writer.metadata), "sort_order_id": order_id},
+        sort_bytes=size if layout.order.fields else 0,
     )
     return (EncodedFile(file=made, data=data),)
 
@@ -357,8 +360,8 @@ def _shape(rows: pa.Table, target: pa.Schema) -> pa.Table:
 
 def _encode_sized(
     rows: pa.Table, layout: WriteSchema, *, whole: bool
-) -> Iterator[tuple[int, bytes, dict[str, Any]]]:
-    """Yield files of about the table's target size at most, as (rows, content, statistics).
+) -> Iterator[tuple[int, int, bytes, dict[str, Any]]]:
+    """Yield files of about the table's target size at most, as (rows, `sort_bytes`, content, statistics).
 
     The rows are in the table's sort order, so that several files have ranges of it.
     """
@@ -366,14 +369,19 @@ def _encode_sized(
     data, statistics = _encode(ordered, layout)
     count = min(-(-len(data) // layout.options.target_bytes), ordered.num_rows)
     if whole or count <= 1:
-        yield ordered.num_rows, data, {**statistics, "sort_order_id": order_id}
+        yield ordered.num_rows, _sort_bytes(ordered, layout), data, {**statistics, "sort_order_id": order_id}
         return
     del data
     size = -(-ordered.num_rows // count)
     for start in range(0, ordered.num_rows, size):
         part = ordered.slice(start, size)
         data, statistics = _encode(part, layout)
-        yield part.num_rows, data, {**statistics, "sort_order_id": order_id}
+        yield part.num_rows, _sort_bytes(part, layout), data, {**statistics, "sort_order_id": order_id}
+
+
+def _sort_bytes(rows: pa.Table, layout: WriteSchema) -> int:
+    """See `WrittenFile.sort_bytes`."""
+    return rows.nbytes if layout.order.fields else 0
 
 
 def _encode(rows: pa.Table, layout: WriteSchema) -> tuple[bytes, dict[str, Any]]:

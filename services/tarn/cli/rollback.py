@@ -37,6 +37,7 @@ from tarn.ingest.batch_commit import (
     offsets_in,
     open_in,
     pending_in,
+    replaced_by,
     retired_text,
     stated,
     streams_named,
@@ -183,7 +184,8 @@ def resolve(state: TableState, ref: str, table: TableName) -> int:
     """Id of the snapshot that a reference names.
 
     Raises:
-        InvalidError: no snapshot of the table has this id or name, or it is the current one.
+        InvalidError: no snapshot of the table has this id or name, or it is the current one and states the
+            offsets of the table's streams.
     """
     named = state.refs.get(ref)
     known = {int(s["snapshot-id"]) for s in state.metadata.get("snapshots") or []}
@@ -197,7 +199,7 @@ def resolve(state: TableState, ref: str, table: TableName) -> int:
             table=str(table),
             ref=ref,
         )
-    if found == state.head_id:
+    if found == state.head_id and not any(replaced_by(state, s) for s in streams_named(state)):
         raise InvalidError(f"{table} is at snapshot {found} already", table=str(table))
     return found
 
@@ -332,27 +334,27 @@ def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list
         **{k: v for k, v in (base.get("summary") or {}).items() if k.startswith("total-")},
         COMMIT_ID_KEY: str(uuid.uuid4()),
     }
-    then = at(state, target)
     for stream in streams:
-        present = offsets_in(state, stream)
+        now, then = _stating(state, stream), _stating(at(state, target), stream)
+        present = offsets_in(now, stream)
         found = _furthest(present, _known_map(then, stream))
         if found is not None:
             summary[SUMMARY_PREFIX + stream] = found.to_json()
-            waiting = pending_in(state, stream)
+            waiting = pending_in(now, stream)
             if found != present:
                 waiting = tuple(dict.fromkeys((*pending_in(then, stream), *waiting)))
             if waiting:
                 summary[dead_letter.PENDING_PREFIX + stream] = dead_letter.pending_to_json(waiting)
-            mark = _later(_known_mark(state, stream), _known_mark(then, stream))
+            mark = _later(_known_mark(now, stream), _known_mark(then, stream))
             if mark is not None:
                 summary[watermark.PREFIX + stream] = mark.to_json()
-            opened = _all_open(state, then, stream)
+            opened = _all_open(now, then, stream)
             dropped = retired_text(then, stream)
             if dropped is not None:
                 summary[RETIRED_PREFIX + stream] = dropped
             if opened is not None:
                 summary[completion.PREFIX + stream] = opened.to_json()
-            keys = _newer(_known_keys(state, stream), _known_keys(then, stream))
+            keys = _newer(_known_keys(now, stream), _known_keys(then, stream))
             if keys is not None:
                 summary[summary_key(stream)] = keys.to_json()
     snapshot: Json = {
@@ -373,6 +375,14 @@ def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list
         if SUMMARY_PREFIX + stream in summary
     ]
     return CommitRequest(requirements=_requirements(state), updates=updates, snapshot_id=snapshot_id)
+
+
+def _stating(state: TableState, stream: str) -> TableState:
+    """The version of the table that states the stream: of a table that was replaced, the one of its tag."""
+    tagged = state.refs.get(TAG_PREFIX + stream)
+    if tagged is None or replaced_by(state, stream) is None:
+        return state
+    return at(state, int(tagged["snapshot-id"]))
 
 
 def _known_mark(state: TableState, stream: str) -> Watermark | None:

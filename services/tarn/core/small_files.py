@@ -24,6 +24,8 @@ FILES_MAX = 128
 BYTES_MAX = 8 * 1024 * 1024
 ROWS_MAX = 100_000
 FILE_BYTES_MAX = 2 * 1024 * 1024
+SORT_BYTES_MAX = 16 << 20
+"""Rows as Arrow columns that are merged into one file of a table that sorts them, in bytes."""
 LEVELS = 4
 REMEMBERED_MAX = 10_000
 REMEMBERED_BYTES_MAX = 4 << 20
@@ -126,6 +128,7 @@ class SmallFiles:
             spec_id=file.spec_id,
             records=file.records,
             bytes=file.bytes,
+            sort_bytes=file.sort_bytes,
         )
         files.append(kept)
         self._count += 1
@@ -160,10 +163,10 @@ def _memory(file: WrittenFile) -> int:
 def _oldest(files: Sequence[WrittenFile], bytes_max: int, rows_max: int) -> tuple[WrittenFile, ...]:
     """The oldest files that fit into one."""
     taken: list[WrittenFile] = []
-    size = rows = 0
+    size = rows = to_sort = 0
     for file in files[:FILES_MAX]:
-        size, rows = size + file.bytes, rows + file.records
-        if size > bytes_max or rows > rows_max:
+        size, rows, to_sort = size + file.bytes, rows + file.records, to_sort + file.sort_bytes
+        if size > bytes_max or rows > rows_max or to_sort > SORT_BYTES_MAX:
             break
         taken.append(file)
     return tuple(taken)

@@ -184,6 +184,36 @@ class TableState:
         found: Mapping[str, str] = last.get("summary") or {}
         return found if key in found and _sequence(last) < _sequence(oldest) else None
 
+    def replaced_after(self, key: str, *, tag: str) -> int | None:
+        """Id of the first snapshot, if with it another client replaced the table after the key was stated.
+
+        CREATE OR REPLACE TABLE keeps properties and tags, and its first snapshot has no parent. So has the
+        first of a table to which the stream came later, and which was rolled back to before that; it is older
+        than what the stream committed. A table that was empty since has none of the former rows.
+
+        Args:
+            key: name of a summary property that no known ancestor states.
+            tag: name of the tag that moves with it.
+
+        Raises:
+            CorruptStateError: the tagged snapshot is missing.
+        """
+        history = list(self.ancestors())
+        if not history or history[-1].get("parent-snapshot-id") is not None:
+            return None
+        first = history[-1]
+        summaries: list[Mapping[str, str]] = [snapshot.get("summary") or {} for snapshot in history]
+        if commit_ids(summaries[-1]) or any(
+            key in summary or summary.get("total-records") == "0" for summary in summaries
+        ):
+            return None
+        if tag in self.refs:
+            later = _sequence(self.snapshot(int(self.refs[tag]["snapshot-id"]))) < _sequence(first)
+        else:
+            began = self.properties.get(marker_property(key), "")
+            later = began.isdecimal() and int(began) < int(first["timestamp-ms"])
+        return int(first["snapshot-id"]) if later else None
+
 
 def commit_ids(summary: Mapping[str, str]) -> tuple[str, ...]:
     """Ids of the logical commits that a snapshot holds, in order; empty if it is none of Tarn's."""
@@ -247,6 +277,8 @@ class WrittenFile:
         records: number of rows.
         bytes: file size in bytes.
         statistics: counts and bounds per field id, keyed by pyiceberg's `DataFile` argument names.
+        sort_bytes: size of its rows as Arrow columns, in bytes, if the table sorts rows: a merge then holds
+            all of them at once. Otherwise, and if it is not known, 0.
         finish: returns once the file is in the store; required before a table may list it.
         leave: gives up what is not written, as no table will list it; with True it returns once nothing of it
             is under way, and takes memory, any more.
@@ -259,6 +291,7 @@ class WrittenFile:
     records: int
     bytes: int
     statistics: dict[str, Any] = field(default_factory=dict)
+    sort_bytes: int = field(default=0, compare=False)
     finish: Callable[[], None] = field(default=_in_the_store, compare=False, repr=False)
     leave: Callable[[bool], None] = field(default=_nothing_is_written, compare=False, repr=False)
     manifest: str | None = field(default=None, compare=False)

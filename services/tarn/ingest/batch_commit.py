@@ -38,10 +38,33 @@ def offsets_in(state: TableState, stream: str) -> OffsetMap | None:
     """The stream's offset map in this version of the table; None before its first commit.
 
     Raises:
-        CorruptStateError: the map is unreadable, or it existed and was lost.
+        CorruptStateError: the map is unreadable, or it existed and was lost: with expired snapshots, or as
+            the table was replaced, so that the log would be added to the rows that it has.
     """
     text = state.newest(SUMMARY_PREFIX + stream, tag=TAG_PREFIX + stream)
-    return None if text is None else OffsetMap.from_json(text)
+    if text is not None:
+        return OffsetMap.from_json(text)
+    first = replaced_by(state, stream)
+    if first is not None:
+        raise CorruptStateError(
+            f"table {state.uuid} was replaced: its history begins with snapshot {first}, which has rows and "
+            f"came after what stream {stream} committed, and none of it states the stream's offsets. To read "
+            "on from where the stream was, go back to its tag or to this snapshot: scripts/tarn rollback "
+            f"TABLE --to {TAG_PREFIX}{stream} (or {first}) --offsets keep. To fill the table from the log, "
+            "delete all its rows",
+            table=state.uuid,
+            stream=stream,
+        )
+    return None
+
+
+def replaced_by(state: TableState, stream: str) -> int | None:
+    """Id of the first snapshot, if with it another client replaced the table that the stream had written.
+
+    Raises:
+        CorruptStateError: the stream's tagged snapshot is missing.
+    """
+    return state.replaced_after(SUMMARY_PREFIX + stream, tag=TAG_PREFIX + stream)
 
 
 def streams_named(state: TableState) -> frozenset[str]:
@@ -140,7 +163,7 @@ def _map_of(state: TableState, stream: str) -> OffsetMap | Literal["unknown"] | 
 
     Returns:
         The map; None if the current snapshot has no rows of the stream; "unknown" if the map is unreadable or
-        was lost with expired snapshots.
+        was lost with expired snapshots. If the table was replaced by one with rows, they may be the stream's.
     """
     key = SUMMARY_PREFIX + stream
     oldest: Json | None = None
@@ -149,12 +172,16 @@ def _map_of(state: TableState, stream: str) -> OffsetMap | Literal["unknown"] | 
         if text is not None:
             return _read(text)
         oldest = snapshot
-    if oldest is None or oldest.get("parent-snapshot-id") is None:
+    if oldest is None:
         return None
-    # Older snapshots have expired: the rows may predate the ancestry unless the stream began after its start.
-    began = state.properties.get(marker_property(key), "")
-    if began.isdecimal() and int(began) > int(oldest["timestamp-ms"]):
-        return None
+    if oldest.get("parent-snapshot-id") is None:
+        if replaced_by(state, stream) is None:
+            return None
+    else:
+        # Older snapshots have expired: the rows may predate the ancestry unless the stream began after it.
+        began = state.properties.get(marker_property(key), "")
+        if began.isdecimal() and int(began) > int(oldest["timestamp-ms"]):
+            return None
     texts = [t for s in state.metadata.get("snapshots") or [] if (t := (s.get("summary") or {}).get(key))]
     return _read(texts[-1]) if texts else "unknown"
 

@@ -495,6 +495,7 @@ class Ingestor:
             return self._begin_letters_merge(merger, now_s)
         reason = why_not(state)
         if reason is not None:
+            self._small_files.clear()
             self._unmerged(reason)
             return None
         if not self._context.merging.acquire(blocking=False):
@@ -521,7 +522,6 @@ class Ingestor:
 
     def _unmerged(self, reason: str) -> None:
         """Files that cannot be merged are left as they are."""
-        self._small_files.clear()
         log.info("small files are left as they are", ingestor=self.name, reason=reason)
 
     def _merge(self, group: Group, writer: TableWriter, *, letters: bool = False) -> Merged:

@@ -6,15 +6,21 @@ import time
 
 import pytest
 
+from tarn.cli.ports import Offsets
+from tarn.cli.rollback import RollbackPorts
+from tarn.cli.rollback import roll_back as roll_back_by
 from tarn.core.errors import CorruptStateError, OutcomeUnknownError
 from tarn.core.producers import PROPERTY
 from tarn.core.spec import parse_spec
 from tarn.gateway.takes import InboxLimits
 from tarn.gateway.writes import SequenceError
+from tarn.ingest.wiring import uuid7
+from tarn.testing.memory_topic import Topic
 from tests.contract.gateway.test_inbox import NAME, ids, inbox, lake_with_table, settle, write
 from tests.support.gateway import World
 from tests.support.gateway import row as sent
-from tests.support.lake import SPEC, Lake, foreign_snapshot, order
+from tests.support.lake import SPEC, Lake, foreign_snapshot, order, replace_table
+from tests.support.stack import eventually
 
 QUOTA = "tarn.gateway.quota.rows-per-day"
 
@@ -30,6 +36,31 @@ def test_a_property_that_cannot_be_read_stops_no_inbox(world: World) -> None:
     world.property(QUOTA, "1000")
     assert world.post(gateway, sent(4)).status_code == 200
     assert world.ids() == [1, 2, 4]
+
+
+def test_a_table_that_was_replaced_takes_no_rows_until_its_offsets_are_back(world: World) -> None:
+    gateway = world.gateway()
+    for number in range(3):
+        assert world.post(gateway, sent(number), producer="p", sequence=number).status_code == 200
+    replace_table(world.lake.local, NAME, 4_711)
+    other = world.gateway()
+    refused = world.post(other, sent(1), producer="p", sequence=1)
+    assert (refused.status_code, refused.json()["error"]["type"]) == (409, "TableTakesNoRows")
+    assert "(or 4711) --offsets keep" in refused.json()["error"]["message"]
+    ports = RollbackPorts(
+        catalog=world.lake.catalog,
+        objects=world.lake.objects,
+        bounds=dict,
+        identity=lambda _: Topic("orders", 1).identity,
+        new_key=uuid7,
+        new_snapshot_id=lambda: 10**15,
+    )
+    roll_back_by(ports, NAME, "4711", Offsets.KEEP)
+    eventually(lambda: world.post(other, sent(9)).status_code == 200, timeout_s=30, what="rows are taken")
+    for number in (1, 3):
+        answer = world.post(other, sent(number), producer="p", sequence=number)
+        assert (answer.status_code, answer.json()["repeated"]) == (200, number == 1)
+    assert world.ids() == [0, 1, 2, 3, 9]
 
 
 def test_what_a_table_states_and_nobody_can_read_is_said_and_no_internal_error(world: World) -> None:

@@ -33,6 +33,7 @@ from tarn.keeper.restore import restore
 from tarn.testing.executors import SteppedExecutor
 from tarn.testing.memory_topic import Topic
 from tests.contract.ingest.test_faults import audit, faulty_lake, feed
+from tests.contract.ingest.test_parquet import sort_by
 from tests.support.lake import BUCKET, SPEC, Lake, order
 from tests.support.plays import seeds
 
@@ -578,6 +579,39 @@ def test_a_merge_has_as_many_rows_as_the_writer_allows(monkeypatch: pytest.Monke
     commits(lake, topic, lake.ingestor(spec()), 12)
     assert len(lake.files()) == 6, "two of four files each, and four that are too few"
     assert max(entry.data_file.record_count for entry in lake.files()) == 20
+    is_whole(lake, topic)
+
+
+def test_a_table_that_sorts_more_rows_than_a_merge_can_hold_is_merged_in_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(small_files, "SORT_BYTES_MAX", 2_500, raising=False)
+    monkeypatch.setattr(parquet_files, "MERGED_SORTED_BYTES_MAX", 2_600)
+    lake, topic = lake_with()
+    commits(lake, topic, lake.ingestor(spec()), 1)
+    sort_by(lake, ("id", "identity", "desc", "nulls-last"))
+    commits(lake, topic, lake.ingestor(spec()), 24)
+    files = sorted((entry.data_file.record_count, entry.data_file.sort_order_id) for entry in lake.files())
+    assert files == [(5, 0), *[(5, 1)] * 4, (50, 1), (50, 1)], "ten files of five rows each, twice"
+    is_whole(lake, topic)
+
+
+def test_files_that_cannot_be_merged_do_not_keep_those_of_other_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake, topic = lake_with()
+    tries, merge = [0], IcebergWriter.merge
+
+    def fails_once(writer: IcebergWriter, files: Any) -> Any:
+        tries[0] += 1
+        if tries[0] == 1:
+            raise ValueError("too large")
+        return merge(writer, files)
+
+    monkeypatch.setattr(IcebergWriter, "merge", fails_once)
+    commits(lake, topic, lake.ingestor(spec("['bucket(2, id)']")), 12)
+    assert tries[0] == 2
+    assert len(lake.files()) == 12 + 1
     is_whole(lake, topic)
 
 

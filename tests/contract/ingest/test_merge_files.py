@@ -140,6 +140,10 @@ def test_a_table_that_sorts_its_rows_has_one_sorted_row_group() -> None:
     assert table.read(made)["id"].to_pylist() == list(range(29, -1, -1))
     assert made.statistics["sort_order_id"] == table.lake.table().metadata["default-sort-order-id"] > 0
     assert len(made.statistics["split_offsets"]) == 1
+    assert 0 < sum(file.sort_bytes for file in small) == pytest.approx(made.sort_bytes, rel=0.2)
+    assert [file.sort_bytes for file in Table(ID, NOTE).put([row(1)])] == [0], (
+        "rows that are not sorted at once"
+    )
 
 
 def test_rows_to_sort_that_are_too_many_or_too_large_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:

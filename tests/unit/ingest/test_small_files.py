@@ -15,6 +15,7 @@ from tarn.core.small_files import (
     REMEMBERED_BYTES_MAX,
     REMEMBERED_MAX,
     ROWS_MAX,
+    SORT_BYTES_MAX,
     SmallFiles,
 )
 from tarn.core.table_state import WrittenFile
@@ -193,6 +194,19 @@ def test_statistics_of_files_are_not_remembered() -> None:
     held = SmallFiles()
     held.add([replace(file, statistics={"value_counts": {1: 1}}) for file in files(FIRST_LEVEL_MIN)])
     assert [file.statistics for file in remembered(held)] == [{}] * FIRST_LEVEL_MIN
+
+
+def test_files_of_a_table_that_sorts_are_merged_as_far_as_their_rows_can_be_sorted() -> None:
+    held = SmallFiles()
+    held.add([replace(file, sort_bytes=SORT_BYTES_MAX // 20) for file in files(60)])
+    held.due(0.0)
+    group = held.due(EVERY_S)
+    assert group is not None
+    assert len(group.files) == 20
+    held.drop(group, now_s=EVERY_S)
+    rest = held.due(EVERY_S)
+    assert rest is not None, "the others are not forgotten"
+    assert len(rest.files) == 20
 
 
 def test_a_merge_has_as_many_rows_as_its_writer_allows() -> None:

@@ -97,6 +97,48 @@ def test_a_tag_beside_a_history_that_is_not_cut_does_not_speak():
         assert state.newest_summary(KEY, tag=TAG) is None
 
 
+FULL = {"total-records": "7"}
+
+
+@pytest.mark.parametrize(
+    ("first", "named", "expected"),
+    [
+        (snapshot(5, None, **FULL), tag(1), 5),
+        (snapshot(5, None), tag(1), 5),
+        (snapshot(5, None, at_ms=9, **FULL), {}, 5),
+        (snapshot(5, None, **{**FULL, "total-records": "0"}), tag(1), None),
+        (snapshot(5, None, **FULL, **{"tarn.commit-id": "c"}), tag(1), None),
+        (snapshot(5, None, **FULL, **{KEY: "map"}), tag(1), None),
+        (snapshot(5, 4, **FULL), tag(1), None),
+        (snapshot(5, None, **FULL), tag(9), None),
+        (snapshot(5, None, at_ms=8, **FULL), {}, None),
+    ],
+    ids=[
+        "with rows", "with unknown rows", "the tag is gone", "without rows", "of a stream", "states the key",
+        "history is cut", "older than the stream", "not newer than the stream, the tag is gone",
+    ],
+)  # fmt: skip
+def test_a_table_with_rows_of_another_client_first_that_are_newer_was_replaced(
+    first: dict[str, Any], named: dict[str, Any], expected: int | None
+) -> None:
+    began = {marker_property(KEY): "8"}
+    former = [snapshot(1, None, **{KEY: "a"}), snapshot(9, 1, **{KEY: "b"})]
+    more = snapshot(6, 5, **FULL)
+    for head in (5, 6):
+        state = table(*former, first, more, head=head, refs=named, properties=began)
+        assert state.replaced_after(KEY, tag=TAG) == expected
+    assert table(*former, head=None, refs=named, properties=began).replaced_after(KEY, tag=TAG) is None
+
+
+def test_a_replaced_table_whose_rows_were_deleted_since_has_none_of_them() -> None:
+    empty = snapshot(6, 5, **{"total-records": "0"})
+    state = table(
+        snapshot(1, None, **{KEY: "a"}), snapshot(5, None, **FULL), empty, snapshot(7, 6, **FULL),
+        head=7, refs=tag(1),
+    )  # fmt: skip
+    assert state.replaced_after(KEY, tag=TAG) is None
+
+
 def test_a_cut_ancestry_without_tag_stops_only_a_table_that_we_wrote():
     assert table(snapshot(5, 4), head=5).newest(KEY, tag=TAG) is None
     ours = table(snapshot(5, 4), head=5, properties={marker_property(KEY): "1"})
