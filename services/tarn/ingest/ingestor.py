@@ -128,8 +128,9 @@ class Ingestor:
         self._commits = self._seat(
             self.table, gather_s=min(limits.gather_s_max, latency_s * limits.gather_share)
         )
+        self._letter_commits = self._seat(self._dead_letter_table)
         self._dead_letters = DeadLetterWriter(
-            self._seat(self._dead_letter_table),
+            self._letter_commits,
             context.tables.table(str(self._dead_letter_table), dead_letter.FIELDS, trace=False),
             stream=self._stream,
             topic=self._topic,
@@ -515,10 +516,18 @@ class Ingestor:
         group, writer = due
         self._dead_letters.drop(group, now_s=now_s)
         try:
-            return merger.submit(self._merge, group, writer, letters=True)
-        except RuntimeError:  # no thread could be started
+            reason = why_not(self._letter_commits.load())
+            if reason is None:
+                return merger.submit(self._merge, group, writer, letters=True)
+        except BaseException:  # no thread could be started, or the catalog does not respond
             self._context.merging.release()
             raise
+        self._context.merging.release()
+        self._letters_unmerged(reason)
+        return None
+
+    def _letters_unmerged(self, reason: str) -> None:
+        log.info("dead-letter files are left as they are", ingestor=self.name, reason=reason)
 
     def _unmerged(self, reason: str) -> None:
         """Files that cannot be merged are left as they are."""
@@ -542,7 +551,7 @@ class Ingestor:
                 self._dead_letters.commit_merge(group, merged.files, writer)
                 self._reporter.tell(State.RUNNING)
             else:
-                log.info("dead-letter files are left as they are", ingestor=self.name, reason=reason)
+                self._letters_unmerged(reason)
             return CommittedBatch(state=plan.state, after={})
         gone = self._gone
         self._gone = self._merging = frozenset()

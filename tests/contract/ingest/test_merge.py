@@ -244,6 +244,30 @@ def test_dead_letter_files_stay_as_they_are_if_they_may_not_be_merged(
     assert letters_of(lake)[0] == list(range(0, 75, 5))
 
 
+def test_no_file_is_written_if_dead_letter_files_may_not_be_merged() -> None:
+    """Nothing would ever delete it, as no history names it."""
+    lake, topic = lake_with()
+    inner, name = lake.local.load, TableName(("ops",), "dead_letters")
+
+    def load(table: TableName) -> TableState:
+        state = inner(table)
+        if state.head is not None and table == name:
+            state.head["summary"]["total-delete-files"] = "1"
+        return state
+
+    lake.local.load = load  # type: ignore[method-assign]
+    ingestor = lake.ingestor(spec())
+    with capture_logs() as logs:
+        commits(lake, topic, ingestor, 12, bad=True)
+    assert letters_of(lake)[1] == 12
+    root = f"{lake.table('ops.dead_letters').root.removeprefix(f's3://{BUCKET}/')}/data/"
+    assert len(list(lake.store.list(root))) == 12
+    assert [e["reason"] for e in logs if e["event"] == "dead-letter files are left as they are"] == [
+        "the table has delete files"
+    ]
+    assert ingestor._context.merging.acquire(blocking=False), "another reader can merge"
+
+
 def test_dead_letter_files_of_other_columns_are_not_merged() -> None:
     topic = Topic("orders", 1)
     lake = Lake(topic)
