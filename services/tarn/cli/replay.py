@@ -20,13 +20,14 @@ from tarn.core.audit.accounts import Origins
 from tarn.core.audit.model import FileEntry
 from tarn.core.batch import RawBatch
 from tarn.core.decode import Decoder
-from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError
+from tarn.core.errors import ConflictError, CorruptStateError, InvalidError, OutcomeUnknownError, TarnError
+from tarn.core.history import READER_SNAPSHOTS_MAX, READER_TAG_PREFIX
 from tarn.core.offsets import SUMMARY_PREFIX, OffsetMap
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.core.table_columns import columns_of, mapped
 from tarn.core.table_files import TableFormat
-from tarn.core.table_state import TableState, commit_ids, marker_property
+from tarn.core.table_state import CommitRequest, Json, TableState, commit_ids, marker_property
 from tarn.core.years import MS_MAX, moment_of
 from tarn.ingest.audit_memory import AuditMemory, RememberingOrigins
 from tarn.ingest.batch_commit import decode, encode, retired_in
@@ -139,25 +140,33 @@ def replay(spec: IngestorSpec, ports: ReplayPorts, *, dry_run: bool = False) -> 
         InvalidError: the table has no such stream, cannot take the spec's columns, or has rows that do not
             say which message they are.
         CorruptStateError: manifests, offsets or dead letters cannot be read.
-        ConflictError: other replays came first each time.
+        ConflictError: other replays came first each time, or so many commits that the history does not show
+            whether there was another one.
         OutcomeUnknownError: the catalog did not settle a commit in time; its rows may be there.
         UnavailableError: catalog or store do not respond.
     """
     work = _Replay(spec, ports)
     rounds = 0
-    while rounds < ROUNDS_MAX:
-        found = work.look()
-        batch = next(iter(found.batches()), None)
-        if batch is None:
-            return work.result
-        if not work.add(batch, found, dry_run=dry_run):
-            rounds += 1
-            ports.lake.tell("others committed meanwhile; looking again")
-        else:
-            rounds = 0
+    try:
+        while rounds < ROUNDS_MAX:
+            if rounds:
+                work.hold()
+            found = work.look()
+            batch = next(iter(found.batches()), None)
+            if batch is None:
+                return work.result
+            if not work.add(batch, found, dry_run=dry_run):
+                rounds += 1
+                ports.lake.tell("others committed meanwhile; looking again")
+            else:
+                rounds = 0
+    finally:
+        if not dry_run:
+            work.let_go()
     raise ConflictError(
         f"{work.result.table}: others committed first {ROUNDS_MAX} times; {work.result.rows:,} dead letters "
-        "became rows. Run the same command again",
+        "became rows. Run the same command again; if it ends like this too, stop what writes to the table "
+        f"for that time: a look at all its files took longer than {READER_SNAPSHOTS_MAX:,} commits",
         table=work.result.table,
     )
 
@@ -243,9 +252,12 @@ class _Replay:
         self._tried: Offsets = {}
         self._joined: Offsets = {}
         self._waited_s = 0.0
+        self._tag = f"{READER_TAG_PREFIX}replay-{spec.stream}"
+        self._held = False
+        self._name = TableName(body.table.levels, body.table.name)
         self._committer = Committer(
             ports.catalog,
-            TableName(body.table.levels, body.table.name),
+            self._name,
             ports=replace(ports.commit, sleep=self._wait),
         )
 
@@ -264,10 +276,36 @@ class _Replay:
         self._waited_s += seconds
         self._ports.commit.sleep(seconds)
 
+    def hold(self) -> None:
+        """Keep the table's history from now on, as for a reader: a commit needs to see all since its look."""
+        state = self._committer.load()
+        if state.head_id is not None:
+            tag = {"ref-name": self._tag, "type": "tag", "snapshot-id": state.head_id}
+            self._held = True
+            self._update(state, {"action": "set-snapshot-ref", **tag})
+
+    def let_go(self) -> None:
+        """Keep it no longer, nor what a replay that was killed kept."""
+        if not self._held:
+            return
+        try:
+            state = self._committer.load()
+            if self._tag in state.refs:
+                self._update(state, {"action": "remove-snapshot-ref", "ref-name": self._tag})
+        except TarnError as e:
+            self._ports.lake.tell(f"tag {self._tag} of {self.result.table} is left: {e.message}")
+
+    def _update(self, state: TableState, update: Json) -> None:
+        """Change a ref, once: whatever comes of it, no row depends on it."""
+        same = {"type": "assert-table-uuid", "uuid": state.uuid}
+        request = CommitRequest(requirements=[same], updates=[update])
+        self._ports.catalog.commit(self._name, request, key=self._ports.commit.new_key())
+
     def look(self) -> _Found:
         """The dead letters that are not rows of the table as it is now."""
         lake, name = self._ports.lake, self.result.table
         state = self._committer.load()
+        self._held = self._held or self._tag in state.refs
         offsets = self._offsets(state)
         require_traced(state, table=name)
         letters = self._letters(state)

@@ -33,6 +33,7 @@ from tarn.core.errors import (
     InvalidSpecError,
     OutcomeUnknownError,
 )
+from tarn.core.history import Retention
 from tarn.core.outcome import Conflict, Rejected, Unknown
 from tarn.core.retired import Retired
 from tarn.core.spec import IngestorSpec
@@ -319,6 +320,54 @@ def test_commits_of_ingest_meanwhile_do_not_matter(world: World) -> None:
     assert world.replay().rows == 6
     assert [n for n in world.ids() if 1_000 < n < BIG] == [1_001, 1_002, 1_003]
     assert world.audit().whole
+
+
+class Busy(Hooked):
+    """Others commit three times between each look of a replay and its commit."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.lake)
+        self.world = world
+        self.looks, self.last = 0, ""
+        self.held: list[str] = []
+
+    def commit(self, table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        self.held += [update["ref-name"] for update in request.updates if update.get("type") == "tag"]
+        added = [one["snapshot"]["summary"] for one in request.updates if one["action"] == "add-snapshot"]
+        if added and added[0]["tarn.commit-id"] != self.last:
+            self.looks, self.last = self.looks + 1, added[0]["tarn.commit-id"]
+            for number in range(3):
+                value = {"id": 1_000 + 3 * self.looks + number, "note": "x"}
+                self.world.topic.send(0, json.dumps(value).encode())
+                self.world.ingest(WIDE)
+        return super().commit(table, request, key=key)
+
+
+def test_others_that_commit_faster_than_the_table_is_looked_at_are_no_obstacle(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A history of two snapshots stands for that of a minute, in which a large table is not looked at."""
+    world.ingest(WIDE)
+    world.lake.retention = Retention(newest=2, steps=(), total_min=0)
+    world.catalog = Busy(world)
+    monkeypatch.setattr(module, "ROUNDS_MAX", 4)
+    assert world.replay().rows == 6
+    assert world.catalog.looks == 2, "the second one holds the history"
+    assert world.catalog.held == ["tarn-reader-replay-orders"]
+    assert set(world.lake.table().refs) == {"main", "tarn-offsets-orders"}
+    assert world.audit().whole
+
+
+def test_a_tag_of_a_replay_that_was_killed_goes_with_the_next_one(world: World) -> None:
+    world.ingest(WIDE)
+    tag = {"ref-name": "tarn-reader-replay-orders", "type": "tag", "snapshot-id": world.lake.table().head_id}
+    world.lake.local.catalog.tables.commit(
+        world.lake.local._slot(NAME), [], [{"action": "set-snapshot-ref", **tag}]
+    )
+    world.replay(dry_run=True)
+    assert "tarn-reader-replay-orders" in world.lake.table().refs, "it changes nothing"
+    world.replay()
+    assert "tarn-reader-replay-orders" not in world.lake.table().refs
 
 
 def test_messages_that_are_read_again_after_a_rollback_are_not_added_as_well(world: World) -> None:
