@@ -12,6 +12,7 @@ from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from tarn.adapters.parquet_options import ParquetOptions, options_of, stated
@@ -221,6 +222,15 @@ def layout_of(state: TableState, fields: Sequence[FieldSpec], *, trace: bool, ta
         f"column {name} is required in the table and not in the spec"
         for name, column in there.items()
         if column["required"]
+    ]
+    # Rows without it read as the default. Their partition would say null, and engines go by that.
+    problems += [
+        f"partition field {f.name} is of column {name}, which has an initial-default and is not in the spec: "
+        "add the column there, or drop the partition field"
+        for f in spec.fields
+        if (name := schema.find_column_name(f.source_id)) in there
+        and there[name].get("initial-default") is not None
+        and not isinstance(f.transform, VoidTransform)
     ]
     if problems:
         raise InvalidSpecError(

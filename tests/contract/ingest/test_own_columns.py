@@ -256,6 +256,37 @@ def test_a_partition_field_that_was_voided_holds_nulls_also_if_its_column_is_req
     assert lake.table().total("records") == 18
 
 
+@pytest.mark.parametrize("transform", ["identity", "bucket[4]", "void"])
+def test_a_partition_field_of_a_column_that_only_has_a_default_is_refused(transform: str) -> None:
+    """Rows without the column read as 'eu'; a partition value of null would hide them from queries for it."""
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    create(lake, ("id", LongType(), False), version=3)
+    region = {"id": 2, "name": "region", "type": "string", "required": False, "initial-default": "eu"}
+    alter(lake, lambda columns: columns.append(region))
+    of_id = parse_spec(WITH_ID, file="orders.yaml")
+    send(topic, {"id": 1})
+    lake.work(lake.ingestor(of_id), turns=20)
+    assert len(lake.files()) == 1, "without a partition field it is read as the default"
+    fields = [{"source-id": 2, "field-id": 1_000, "name": "by_region", "transform": transform}]
+    updates = [
+        {"action": "add-spec", "spec": {"fields": fields}},
+        {"action": "set-default-spec", "spec-id": -1},
+    ]
+    lake.local.commit(TABLE, CommitRequest(requirements=[], updates=updates), key=uuid7())
+    send(topic, {"id": 2, "region": "us"})
+    if transform == "void":
+        lake.work(lake.ingestor(of_id), turns=20)
+        assert len(lake.files()) == 2
+        return
+    with pytest.raises(
+        InvalidSpecError, match="field by_region is of column region, which has an initial-def"
+    ):
+        lake.work(lake.ingestor(of_id), turns=20)
+    lake.work(lake.ingestor(spec()), turns=20)
+    assert len(lake.files()) == 2, "a spec with the column goes on"
+
+
 def test_long_values_of_many_partition_fields_make_no_key_that_a_store_refuses() -> None:
     """S3 takes keys of up to 1,024 bytes, MinIO also names of up to 255 in them."""
     topic = Topic("orders", 1)
