@@ -239,19 +239,23 @@ def test_a_draft_is_not_applied_in_place_of_another_ingestor(
     monkeypatch.setattr(wiring, "specs", lambda _settings: specs)
     monkeypatch.setattr(wiring, "wake_ingest", lambda _settings: None)
     monkeypatch.setattr(wiring, "topics", lambda _settings: Topics())
-    assert run("init", "--from-topic", "shop.tills", "--apply") == 0
+    assert run("init", "--from-topic", "shop.tills", "--sample", "5", "--apply") == 0
     made = specs.get("shop-tills")
     for topic in ("shop_tills", "Shop.Tills"):
         capsys.readouterr()
-        assert run("init", "--from-topic", topic, "--apply") == 2
+        assert run("init", "--from-topic", topic, "--sample", "5", "--apply") == 2
         printed = capsys.readouterr().err
         assert "there is an ingestor shop-tills, which brings shop.tills into bronze.shop_tills" in printed, (
             printed
         )
         assert f"for topic {topic} with --name and --table" in printed
-    assert run("init", "--from-topic", "shop.tills", "--table", "silver.tills", "--apply") == 2
+    assert (
+        run("init", "--from-topic", "shop.tills", "--table", "silver.tills", "--sample", "5", "--apply") == 2
+    )
     assert specs.get("shop-tills") == made
-    assert run("init", "--from-topic", "shop.tills", "--apply") == 0, "the same topic and table"
+    assert run("init", "--from-topic", "shop.tills", "--sample", "5", "--apply") == 0, (
+        "the same topic and table"
+    )
     other = ("--name", "tills-2", "--table", "bronze.tills_2")
-    assert run("init", "--from-topic", "shop_tills", *other, "--apply") == 0
+    assert run("init", "--from-topic", "shop_tills", *other, "--sample", "5", "--apply") == 0
     assert set(specs.list()) == {"shop-tills", "tills-2"}
