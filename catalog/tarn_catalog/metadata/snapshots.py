@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from tarn.core.errors import ConflictError, InvalidError
+from tarn.core.object_store import is_key
 from tarn_catalog.metadata.builder import (
     MetadataBuilder,
     get,
@@ -272,13 +273,14 @@ def setter(field: str, name: StatisticsList) -> Callable[[MetadataBuilder, Json]
         name: the metadata list to change, `statistics` or `partition-statistics`.
 
     Returns:
-        The update function; it raises InvalidError if a required field of the file is missing or malformed.
+        The update function; it raises InvalidError if a required field of the file is missing or malformed,
+        or if no object can have its path.
     """
 
     def set_file(draft: MetadataBuilder, update: Json) -> MetadataBuilder:
         file = without_nulls(get(update, field, dict))
         snapshot_id = integer(file, "snapshot-id")
-        get(file, "statistics-path", str)
+        _check_path(get(file, "statistics-path", str), f"set-{name}")
         integer(file, "file-size-in-bytes")
         if name == "statistics":
             integer(file, "file-footer-size-in-bytes")
@@ -287,6 +289,20 @@ def setter(field: str, name: StatisticsList) -> Callable[[MetadataBuilder, Json]
         return replace(draft, meta=merged(draft.meta, {name: [*others, file]}))
 
     return set_file
+
+
+def _check_path(path: str, action: str) -> None:
+    """Require the location of a file, in whichever store.
+
+    Raises:
+        InvalidError: no file can be there.
+    """
+    _, scheme, rest = path.partition("://")
+    if not is_key((rest if scheme else path).removeprefix("/")):
+        raise InvalidError(
+            f"Cannot parse {action}: no file can have the statistics-path {path[:300]!r}; give one without "
+            "control characters, without empty parts, . or .. between slashes, and of at most 1,024 bytes"
+        )
 
 
 def _checked_blob(blob: object) -> Json:

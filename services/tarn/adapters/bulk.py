@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import obstore
 from obstore import exceptions as vendor
 
-from tarn.adapters.store import STRANGE_KEY, S3Store, _first_line, _status
+from tarn.adapters.store import STRANGE_KEY, S3Store, _check_key, _first_line, _is_impossible, _status
 from tarn.adapters.store_listing import list_keys
 from tarn.core.object_store import (
     GET_BYTES_MAX,
@@ -20,6 +20,7 @@ from tarn.core.object_store import (
     ObjectStore,
     Stored,
     StoreUnavailableError,
+    is_key,
 )
 
 REQUEST_TIMEOUT_MS = 60_000
@@ -77,6 +78,8 @@ class S3Bulk(S3Store):
 
     def open(self, key: str, *, bytes_max: int = PART_BYTES) -> ObjectBody | None:
         """See `BulkStore.open`."""
+        if not is_key(key):
+            return None
 
         def once() -> ObjectBody | None:
             try:
@@ -85,12 +88,17 @@ class S3Bulk(S3Store):
                 data = bytes(result.bytes()) if size <= bytes_max else None
             except FileNotFoundError:
                 return None
+            except vendor.BaseError as e:
+                if _is_impossible(e):
+                    return None
+                raise
             return ObjectBody(size_bytes=size, data=data)
 
         return self._read(once, f"read {key}")
 
     def part(self, key: str, start: int, end: int) -> bytes:
         """See `BulkStore.part`."""
+        _check_key(key)
         data = self._read(
             lambda: bytes(obstore.get_range(self._store, key, start=start, end=end)), f"read {key}"
         )
@@ -100,6 +108,7 @@ class S3Bulk(S3Store):
 
     def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
         """See `BulkStore.put_parts`."""
+        _check_key(key)
         try:
             obstore.put(
                 self._store,

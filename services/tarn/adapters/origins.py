@@ -38,7 +38,7 @@ class ParquetOrigins:
 
     Args:
         store: object store of the lake.
-        key_of: key of a location; None outside the bucket.
+        key_of: key of a location; None outside the warehouse, or if no object can be there.
     """
 
     def __init__(self, store: BulkStore, key_of: Callable[[str], str | None]) -> None:
@@ -69,7 +69,7 @@ class ParquetOrigins:
     def _read(self, file: FileEntry, work: Callable[[Any], T]) -> T | None:
         key = self._key_of(file.path)
         if key is None:
-            raise InvalidError(f"{file.path} is outside the bucket, where it cannot be read")
+            raise InvalidError(f"{file.path} is outside the warehouse, where it cannot be read")
         source: io.RawIOBase | io.BytesIO
         if file.bytes <= WHOLE_BYTES_MAX or file.path.endswith(".puffin"):
             stored = self._store.get(key)

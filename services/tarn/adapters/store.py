@@ -25,7 +25,7 @@ from obstore import exceptions as vendor
 from obstore.store import S3Store as VendorS3Store
 
 from tarn.adapters.store_listing import BucketAccess, list_keys
-from tarn.core.errors import InvalidSettingError
+from tarn.core.errors import InvalidNameError, InvalidSettingError
 from tarn.core.object_store import (
     DELETED_AT_ONCE_MAX,
     GET_BYTES_MAX,
@@ -37,6 +37,7 @@ from tarn.core.object_store import (
     StoreRefusedError,
     StoreTooLargeError,
     StoreUnavailableError,
+    is_key,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ REQUEST_TIMEOUT_MS = 8_000
 BROKEN_OFF = ("<Code>RequestTimeout</Code>", "<Code>IncompleteBody</Code>")
 STRANGE_KEY = "Encountered object with invalid path"
 """What the library says of a listing in which one key has a control character."""
+IMPOSSIBLE_KEY = {"XMinioInvalidObjectName", "KeyTooLongError"}
+"""What a store says of a key that no object in it can have, such as one with a part of 300 bytes."""
 TEMPORARY = ".put-"
 NO_ROOM = ("drive path full", "XMinioStorageFull")
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -76,6 +79,17 @@ def _codes(error: BaseException) -> set[str]:
     """S3's error codes in an error of a request that deletes many objects."""
     found = _CODE.findall(str(error).split("\n\n", 1)[0])
     return {code for codes in found for code in codes if code}
+
+
+def _is_impossible(error: BaseException) -> bool:
+    return bool(_codes(error) & IMPOSSIBLE_KEY)
+
+
+def _check_key(key: str) -> None:
+    if not is_key(key):
+        raise InvalidNameError(
+            f"no object can have the key {key[:200]!r}; choose another one", name=key[:200]
+        )
 
 
 def _check_count(keys: Sequence[str]) -> None:
@@ -143,6 +157,8 @@ class S3Store:
 
     def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
         """See `ObjectStore.get`."""
+        if not is_key(key):
+            return None
         options: GetOptions = {} if known is None else {"if_none_match": known.etag}
 
         def once() -> Stored | None:
@@ -167,11 +183,16 @@ class S3Store:
                 if known is None:
                     raise
                 return known
+            except vendor.BaseError as e:
+                if _is_impossible(e):
+                    return None
+                raise
 
         return self._read(once, f"read {key}")
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""
+        _check_key(key)
         mode: PutMode = "overwrite"
         if if_absent:
             mode = "create"
@@ -187,22 +208,31 @@ class S3Store:
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
+        if not is_key(key):
+            return
         try:
             obstore.delete(self._store, key)
         except FileNotFoundError:
             return
         except (vendor.BaseError, OSError) as e:
-            self._raise_write(e, f"delete {key}")
+            if not _is_impossible(e):
+                self._raise_write(e, f"delete {key}")
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """See `ReapedStore.delete_many`: S3's DeleteObjects."""
         _check_count(keys)
-        if not keys:
+        possible = [key for key in keys if is_key(key)]
+        if not possible:
             return
         try:
-            obstore.delete(self._many, keys)
+            obstore.delete(self._many, possible)
         except (vendor.BaseError, OSError) as e:
-            what, codes = f"delete {len(keys)} objects", _codes(e)
+            what, codes = f"delete {len(possible)} objects", _codes(e)
+            if codes & IMPOSSIBLE_KEY:
+                # The library names one error of several: of each key alone it is known what became of it.
+                for key in possible:
+                    self.delete(key)
+                return
             if codes & DENIED:
                 raise self._denied(e, what) from e
             if codes & BUSY:
@@ -342,6 +372,7 @@ class MemoryStore:
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""
+        _check_key(key)
         with self._lock:
             found = self._objects.get(key)
             _check(found[0] if found else None, key, if_absent, if_match)
@@ -424,12 +455,18 @@ class FileStore:
 
     def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
         """See `ObjectStore.get`."""
+        if not is_key(key):
+            return None
         with self._answering(f"read {key}"):
             try:
                 data = self._path(key).read_bytes()
                 modified_ms = int(self._path(key).stat().st_mtime * 1000)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
+            except OSError as e:
+                if e.errno == errno.ENAMETOOLONG:
+                    return None
+                raise
         etag = _md5(data)
         if known is not None and known.etag == etag:
             return known
@@ -438,10 +475,11 @@ class FileStore:
     def exists(self, key: str) -> bool:
         """See `LocalStore.exists`."""
         with self._answering(f"read {key}"):
-            return self._path(key).is_file()
+            return is_key(key) and self._path(key).is_file()
 
     def put(self, key: str, data: bytes, *, if_absent: bool = False, if_match: str | None = None) -> str:
         """See `ObjectStore.put`."""
+        _check_key(key)
         path = self._path(key)
         with self._answering(f"write {key}"), self._locked():
             if if_absent or if_match is not None:
@@ -492,6 +530,8 @@ class FileStore:
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
+        if not is_key(key):
+            return
         path = self._path(key)
         with self._answering(f"delete {key}"):
             if not path.exists():

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,11 +17,10 @@ from datetime import UTC, datetime
 from urllib.parse import quote, unquote_plus, urlsplit
 from xml.etree import ElementTree
 
-from tarn.core.object_store import Listed, StoreDeniedError, StoreUnavailableError
+from tarn.core.object_store import Listed, StoreDeniedError, StoreUnavailableError, is_key
 
 PAGE_BYTES_MAX = 16 << 20
 NOTHING = hashlib.sha256(b"").hexdigest()
-_STRANGE = re.compile(r"[\x00-\x1f\x7f]|//|(?:^|/)\.{1,2}(?:/|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +67,7 @@ def list_keys(access: BucketAccess, prefix: str, *, after: str | None = None) ->
             found = [_listed(entry, encoded=encoded) for entry in _all(root, "Contents")]
         except ValueError as e:
             raise _unusable(access, prefix, f"{type(e).__name__}: {e}") from e
-        yield from (one for one in found if not _STRANGE.search(one.key))
+        yield from (one for one in found if is_key(one.key))
         token = _text(root, "NextContinuationToken")
         if not token:
             return

@@ -12,6 +12,7 @@ Whether to repeat a write is the caller's decision (invariant I3).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -23,6 +24,20 @@ DELETED_AT_ONCE_MAX = 1_000
 """Keys in one request to delete; S3's limit."""
 GET_BYTES_MAX = 128 * 1024 * 1024
 """Longest object that `ObjectStore.get` reads, unless a process with little memory has a lower limit."""
+
+
+KEY_BYTES_MAX = 1_024
+"""S3's limit."""
+_IMPOSSIBLE = re.compile(r"^/|/$|//|[\x00-\x1f\x7f\ud800-\udfff]|(?:^|/)\.{1,2}(?:/|$)")
+
+
+def is_key(text: str) -> bool:
+    """Whether an object can be stored and read under this key.
+
+    Not with control characters, empty parts, `.` or `..` as a part, or more than 1,024 bytes: libraries and
+    stores refuse such a key, or take it for another one. Whoever may write a table chooses what it names.
+    """
+    return bool(text) and not _IMPOSSIBLE.search(text) and len(text.encode()) <= KEY_BYTES_MAX
 
 
 class StoreRefusedError(ConflictError):
@@ -87,6 +102,8 @@ class ObjectStore(Protocol):
     def get(self, key: str, *, known: Stored | None = None) -> Stored | None:
         """Read an object; None if it does not exist; `known` itself if its entity tag is still current.
 
+        A key that no object can have (`is_key`), or that the store says it cannot have, does not exist.
+
         Raises:
             StoreUnavailableError: the store does not respond.
             StoreDeniedError: the credentials lack permission.
@@ -102,6 +119,7 @@ class ObjectStore(Protocol):
             if_match: write only if the key has this entity tag.
 
         Raises:
+            InvalidNameError: no object can have this key; nothing was written.
             StoreRefusedError: the precondition failed; this call wrote nothing.
             StoreBusyError: the store asks the client to slow down.
             StoreDeniedError: the credentials lack permission; nothing was written.

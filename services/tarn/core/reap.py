@@ -16,6 +16,7 @@ import orjson
 from tarn.core import metadata_json
 from tarn.core.digests import digest
 from tarn.core.errors import CorruptStateError
+from tarn.core.object_store import is_key
 from tarn.core.producers import PROPERTY as PRODUCERS
 
 REAPER_PREFIX = "reaper/v1/"
@@ -31,6 +32,8 @@ HOLD_MS = 5 * 60_000
 
 WAREHOUSE_PREFIX = "warehouse/"
 METADATA_SUFFIX = ".metadata.json"
+SIZE_DIGITS_MAX = 18
+"""A writer states the size of its table; more digits are no size, and too many for a number of 64 bits."""
 FORMAT = 1
 Json = dict[str, Any]
 
@@ -197,7 +200,7 @@ def _live_bytes(snapshots: Sequence[_Snapshot], current: int | None) -> int | No
         return 0
     summary = next((found.summary for found in snapshots if found.snapshot_id == current), None)
     size = str((msgspec.json.decode(summary) or {}).get("total-files-size", "")) if summary else ""
-    return int(size) if size.isdigit() else None
+    return int(size) if size.isdecimal() and len(size) <= SIZE_DIGITS_MAX else None
 
 
 def _says(value: object, wanted: str) -> bool:
@@ -330,6 +333,20 @@ def sampled(paths: Collection[str], most: int) -> list[str]:
     return [path for path in paths if spread == 1 or digest(path) % spread == 0]
 
 
+def file_key(location: str, *, bucket: str) -> str | None:
+    """Object key of a file that a table names; None outside the warehouse, or if no object can have that key.
+
+    Whoever may write a table chooses what it names. Services that read all tables may read nothing outside
+    the warehouse: they would end with an error of the store.
+
+    Args:
+        location: location of the file.
+        bucket: bucket of the lake.
+    """
+    key = _key(location, bucket)
+    return key if key is not None and key.startswith(WAREHOUSE_PREFIX) and is_key(key) else None
+
+
 def key_within(location: str, *, bucket: str, root: str) -> str | None:
     """Object key of a table's file; None if the file is outside the table's own location.
 
@@ -338,10 +355,8 @@ def key_within(location: str, *, bucket: str, root: str) -> str | None:
         bucket: bucket of the lake.
         root: location of the table.
     """
-    key, folder = _key(location, bucket), _key(root, bucket)
-    if key is None or folder is None or not folder.startswith(WAREHOUSE_PREFIX) or ".." in key.split("/"):
-        return None
-    return key if key.startswith(f"{folder}/") and not key.endswith("/") else None
+    key, folder = file_key(location, bucket=bucket), file_key(root, bucket=bucket)
+    return key if key is not None and folder is not None and key.startswith(f"{folder}/") else None
 
 
 def folder_of(root: str, *, bucket: str, uuid: str) -> str | None:
@@ -352,10 +367,8 @@ def folder_of(root: str, *, bucket: str, uuid: str) -> str | None:
         bucket: bucket of the lake.
         uuid: UUID of the table.
     """
-    folder = _key(root.rstrip("/"), bucket)
-    if folder is None or not folder.startswith(WAREHOUSE_PREFIX) or ".." in folder.split("/"):
-        return None
-    return f"{folder}/" if uuid and folder.endswith(uuid) else None
+    folder = file_key(root.rstrip("/"), bucket=bucket)
+    return f"{folder}/" if uuid and folder is not None and folder.endswith(uuid) else None
 
 
 def same_name(location: str, bucket: str) -> str:

@@ -8,7 +8,7 @@ has a pointer is complete.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -41,7 +41,7 @@ class Done:
 
     Attributes:
         end: the closing record.
-        findings: tables of which nothing could be copied, and objects that a restore would not take.
+        findings: tables of which something could not be copied, and objects that a restore would not take.
         seconds: duration.
     """
 
@@ -104,23 +104,23 @@ def backup(
             copy.at = f"table {number} of {len(register.live)}, {pointer.text}"
             if pointer.kind == VIEW:
                 tables += 1
-                copy.objects((pointer.metadata or "",), places)
+                copy.objects((pointer.metadata or "",), places, pointer.text)
                 continue
-            found = _read(walker, pointer)
-            if isinstance(found, Finding):
-                findings.append(found)
+            named = _read(walker, pointer)
+            if isinstance(named, Finding):
+                findings.append(named)
                 continue
             tables += 1
             findings += [
                 Finding(kind=Kind.UNREADABLE, where=pointer.text, what=f"{at}: {why}", fix=LEFT_OUT)
-                for at, why in found.unreadable.items()
+                for at, why in named.unreadable.items()
             ]
-            streams += [stand_data(stand) for stand in stands(found)]
-            copy.objects(locations(found), places)
-            copy.positions(places.key(str(found.metadata.get("location", ""))))
-            letters.append(letter_facts(found))
+            streams += named.streams
+            copy.objects(named.files, places, pointer.text)
+            copy.positions(places.key(named.root))
+            letters.append(named.letters)
         copy.at = "dead letters"
-        copy.objects(letters_needed(letters), places)
+        copy.objects(letters_needed(letters), places, copy.at)
         findings += copy.left_out
         copy.at = "catalog"
         for key in keys_to_copy(list(register.objects)):
@@ -129,17 +129,39 @@ def backup(
     return Done(end=end, findings=tuple(findings), seconds=time.monotonic() - began_s)
 
 
-def _read(walker: Walker, pointer: PointerValue) -> Table | Finding:
-    """Read the table, or return why it cannot be copied; malformed metadata must not end the backup."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Named:
+    """What a table names: its files, the positions of its streams, dead letters; and what cannot be read."""
+
+    root: str
+    files: Sequence[str]
+    unreadable: Mapping[str, str]
+    streams: Sequence[dict[str, Any]]
+    letters: LetterFacts
+
+    @staticmethod
+    def by(table: Table) -> _Named:
+        return _Named(
+            root=table.root,
+            unreadable=table.unreadable,
+            files=tuple(locations(table)),
+            streams=tuple(stand_data(stand) for stand in stands(table)),
+            letters=letter_facts(table),
+        )
+
+
+def _read(walker: Walker, pointer: PointerValue) -> _Named | Finding:
+    """What the table names, or why it cannot be copied: nothing that a writer put there ends the backup."""
     try:
-        return walker.read(pointer)
+        found = walker.read(pointer)
+        return found if isinstance(found, Finding) else _Named.by(found)
     except TarnError:
         raise
     except Exception as error:  # noqa: BLE001 - reported, and the next table is copied
         return Finding(
             kind=Kind.METADATA_UNREADABLE,
             where=pointer.text,
-            what=f"{pointer.metadata}: {type(error).__name__}: {error}",
+            what=f"nothing of it is in the backup: {pointer.metadata}: {type(error).__name__}: {error}",
             fix=LEFT_OUT,
         )
 
@@ -167,15 +189,32 @@ class _Copy:
         self.left_out: list[Finding] = []
         self._room = room
 
-    def objects(self, wanted: Iterable[str], places: Places) -> None:
-        def read(location: str) -> ObjectBody | None:
+    def objects(self, wanted: Iterable[str], places: Places, where: str) -> None:
+        """Copy what lies at locations.
+
+        Args:
+            wanted: the locations.
+            places: locations of the bucket.
+            where: what names them, for findings.
+        """
+
+        def read(location: str) -> ObjectBody | Exception | None:
             key = places.key(location)
-            return self._store.open(key) if key is not None else None
+            try:
+                return self._store.open(key) if key is not None else None
+            except TarnError:
+                raise
+            except Exception as error:  # noqa: BLE001 - reported, and the next object is copied
+                return error
 
         # Bounds the number of objects, of up to one part each, held in memory at once.
         fresh = (location for location in wanted if self._first(places.key(location) or location))
         for location, opened in in_order(self._pool, fresh, read, ahead=2 * READERS):
             key = places.key(location)
+            if isinstance(opened, Exception):
+                what = f"{location} is not in the backup: {type(opened).__name__}: {opened}"
+                self.left_out.append(Finding(kind=Kind.UNREADABLE, where=where, what=what, fix=LEFT_OUT))
+                continue
             if opened is None or key is None:
                 self.missing.append(location)
                 continue

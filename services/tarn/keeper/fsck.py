@@ -227,7 +227,8 @@ def fsck(
                 told_s = time.monotonic()
                 tell(f"table {number + 1} of {len(live)}: {pointer.text}")
             report.findings += _one(store, walker, index, places, pointer, strays, report, letters)
-        report.findings += judge_letters(letters, index.size)
+        for facts in letters:
+            report.findings += _letters(facts, letters, index)
     report.orphans, report.orphan_bytes = index.unreached()
     report.seconds = time.monotonic() - began_s
     return report
@@ -281,6 +282,21 @@ def _one(
         )
 
 
+def _letters(facts: LetterFacts, tables: list[LetterFacts], index: Index) -> Iterator[Finding]:
+    """Yield all findings about the dead letters that one table names."""
+    try:
+        yield from judge_letters(facts, tables, index.size)
+    except TarnError:
+        raise
+    except Exception as error:  # noqa: BLE001 - any table names what its writers chose: the next one is looked at
+        yield Finding(
+            kind=Kind.LETTERS,
+            where=facts.table,
+            what=f"its dead letters cannot be judged: {type(error).__name__}: {error}",
+            fix="report this as a defect",
+        )
+
+
 def _reach(table: Table, index: Index, places: Places, report: Report) -> Iterator[Finding]:
     elsewhere = []
     for location in chain(locations(table), (letter.path for letter in letters_of(table))):
@@ -294,8 +310,10 @@ def _reach(table: Table, index: Index, places: Places, report: Report) -> Iterat
         yield Finding(
             kind=Kind.ELSEWHERE,
             where=table.name,
-            what=f"{len(elsewhere)} files lie outside the bucket {places.bucket}: {elsewhere[0]}",
-            fix="they are neither looked at nor in a backup: copy the table into the warehouse",
+            what=f"{len(elsewhere)} files are not in {places.warehouse} or have names that no object can "
+            f"have: {elsewhere[0]}",
+            fix="they are neither looked at nor in a backup: copy the table into the warehouse, or remove "
+            "what names them",
         )
 
 

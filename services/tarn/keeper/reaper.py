@@ -46,6 +46,7 @@ from tarn.core.reap import (
     Trust,
     Version,
     dead_manifests,
+    file_key,
     folder_of,
     holders,
     key_within,
@@ -227,6 +228,10 @@ class Reaper:
                 continue
             except CorruptStateError as error:
                 done.failed[pointer.text] = error.message
+            except TarnError:
+                raise
+            except Exception as error:  # noqa: BLE001 - files of any content: the next table is looked at
+                done.failed[pointer.text] = _unexpected(error)
         self._purge(own, {pointer.uuid for pointer in pointers if pointer.live}, lists, done)
         for gone in set(self._tables) - set(live):
             self._forget(self._tables.pop(gone).full)
@@ -294,7 +299,7 @@ class Reaper:
         table = self._walk(pointer, f"{MARKS_PREFIX}{pointer.uuid}.json" in marks)
         if folder_of(table.full.root, bucket=self._bucket, uuid=pointer.uuid) is None:
             return
-        guard = _Guard(self._store, pointer, self._mono_ms, self._json_bytes_max)
+        guard = _Guard(self._store, pointer, self._bucket, self._mono_ms, self._json_bytes_max)
         fresh = self._retire(pointer, table, guard, done)
         if not table.full.keeps_files:
             self._bury(table, lists, fresh, guard, done)
@@ -607,17 +612,14 @@ class Reaper:
         return len(keys)
 
     def _get(self, location: str) -> bytes | None:
-        """The content of a file of a table; None if it is gone.
+        """The content of a file of a table; None if it is gone, or nothing can be there.
 
         Raises:
             CorruptStateError: it is too long to be read whole.
         """
-        for scheme in ("s3", "s3a", "s3n"):
-            start = f"{scheme}://{self._bucket}/"
-            if location.startswith(start):
-                stored = _whole(self._store, location[len(start) :])
-                return None if stored is None else stored.data
-        return None
+        key = file_key(location, bucket=self._bucket)
+        stored = _whole(self._store, key) if key is not None else None
+        return None if stored is None else stored.data
 
     # -- purged tables
 
@@ -631,17 +633,22 @@ class Reaper:
             end_key = f"{PURGED_PREFIX}{table_uuid}.json"
             if end_key in finished or not self._trust.passed(entry.modified_ms, self._graces.files_ms):
                 continue
-            folder = self._purged_folder(entry.key)
-            if folder is None or table_uuid in live:
-                continue
-            keys = [found.key for found in islice(self._files(folder), PURGED_PER_PASS_MAX)]
-            for chunk in _chunks(keys):
-                self._store.delete_many(chunk)
-            done.purged += len(keys)
-            if len(keys) < PURGED_PER_PASS_MAX:
-                for chunk in _chunks([one.key for one in lists.get(table_uuid, [])]):
+            try:
+                folder = self._purged_folder(entry.key)
+                if folder is None or table_uuid in live:
+                    continue
+                keys = [found.key for found in islice(self._files(folder), PURGED_PER_PASS_MAX)]
+                for chunk in _chunks(keys):
                     self._store.delete_many(chunk)
-                self._store.put(end_key, orjson.dumps({"format": 1, "table-uuid": table_uuid}))
+                done.purged += len(keys)
+                if len(keys) < PURGED_PER_PASS_MAX:
+                    for chunk in _chunks([one.key for one in lists.get(table_uuid, [])]):
+                        self._store.delete_many(chunk)
+                    self._store.put(end_key, orjson.dumps({"format": 1, "table-uuid": table_uuid}))
+            except TarnError:
+                raise
+            except Exception as error:  # noqa: BLE001 - one claim: the next one is looked at
+                done.failed[entry.key] = _unexpected(error)
 
     def _purged_folder(self, key: str) -> str | None:
         """Key prefix of a purged table's files; None unless the claim unambiguously says purge."""
@@ -675,27 +682,14 @@ class Reaper:
             folder = folder_of(table.full.root, bucket=self._bucket, uuid=table_uuid)
             if folder is None:
                 continue
-            objects = total = 0
-            sizes: dict[str, int] = {}
-            for entry in self._files(folder):
-                objects += 1
-                total += entry.size_bytes
-                if "/metadata/snap-" in entry.key:
-                    sizes[entry.key.rpartition("/")[2]] = entry.size_bytes
-            going = sum(version.bytes for version in table.chain if version.location not in table.full.log)
-            going -= table.chain[0].bytes
-            # A list that cannot be read was reported with its table; the sizes of all others do not need it.
-            with suppress(CorruptStateError):
-                for removed in self._contents(lists.get(table_uuid, [])):
-                    going += sum(sizes.get(path.rpartition("/")[2], 0) for path in removed.snapshots.values())
-            self._measured[table_uuid] = {
-                "name": pointer.text,
-                "objects": objects,
-                "bytes": total,
-                "live": table.full.live_bytes,
-                "to-be-removed": min(going, total),
-                "at-ms": self._trust.now_ms,
-            }
+            try:
+                sizes = self._sizes(table, folder, lists.get(table_uuid, []))
+            except TarnError:
+                raise
+            except Exception as error:  # noqa: BLE001 - one table: the next one is measured
+                log.warning("a table is not measured", table=pointer.text, reason=_unexpected(error))
+                continue
+            self._measured[table_uuid] = {"name": pointer.text, **sizes, "at-ms": self._trust.now_ms}
             table.measured_ms, table.measure_ms = now_ms, self._mono_ms() - now_ms
             changed = True
         gone = set(self._measured) - set(live)
@@ -704,6 +698,28 @@ class Reaper:
         if changed or gone:
             self._store.put(MEASURED_KEY, orjson.dumps({"format": 1, "tables": self._measured}))
 
+    def _sizes(self, table: _Table, folder: str, lists: list[Candidates]) -> dict[str, int | None]:
+        """Objects in a table's folder, and bytes: in all, of its current snapshot, to be removed."""
+        objects = total = 0
+        sizes: dict[str, int] = {}
+        for entry in self._files(folder):
+            objects += 1
+            total += entry.size_bytes
+            if "/metadata/snap-" in entry.key:
+                sizes[entry.key.rpartition("/")[2]] = entry.size_bytes
+        going = sum(version.bytes for version in table.chain if version.location not in table.full.log)
+        going -= table.chain[0].bytes
+        # A list that cannot be read was reported with its table; the sizes of all others do not need it.
+        with suppress(CorruptStateError):
+            for removed in self._contents(lists):
+                going += sum(sizes.get(path.rpartition("/")[2], 0) for path in removed.snapshots.values())
+        return {
+            "objects": objects,
+            "bytes": total,
+            "live": table.full.live_bytes,
+            "to-be-removed": min(going, total),
+        }
+
 
 class _Guard:
     """Reads the pointer again right before anything is deleted.
@@ -711,14 +727,22 @@ class _Guard:
     Args:
         store: object store of the lake.
         pointer: the pointer that this pass read.
+        bucket: bucket of the lake.
         mono_ms: monotonic time in milliseconds.
+        json_bytes_max: longest JSON of a compressed metadata file.
     """
 
     def __init__(
-        self, store: ReapedStore, pointer: PointerValue, mono_ms: Callable[[], int], json_bytes_max: int
+        self,
+        store: ReapedStore,
+        pointer: PointerValue,
+        bucket: str,
+        mono_ms: Callable[[], int],
+        json_bytes_max: int,
     ) -> None:
         self._store = store
         self._pointer = pointer
+        self._bucket = bucket
         self._mono_ms = mono_ms
         self._json_bytes_max = json_bytes_max
         self._looked_ms: int | None = None
@@ -747,15 +771,19 @@ class _Guard:
         """Whether the newer metadata build on those that this pass read, or that the last look found."""
         at = found.metadata
         for _ in range(FOLLOWED_MAX):
-            key = (at or "").partition("://")[2].partition("/")[2]
-            stored = _whole(self._store, key) if key else None
-            if stored is None:
+            key = file_key(at, bucket=self._bucket) if at is not None else None
+            stored = _whole(self._store, key) if key is not None else None
+            if stored is None or at is None:
                 return False
-            full = read_full(stored.data, key, bytes_max=self._json_bytes_max)
+            full = read_full(stored.data, at, bytes_max=self._json_bytes_max)
             if self._pointer.metadata in full.log:
                 return True
             at = full.log_begin
         return False
+
+
+def _unexpected(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}; run scripts/tarn fsck, and report this if it finds nothing"
 
 
 def _whole(store: ReapedStore, key: str) -> Stored | None:

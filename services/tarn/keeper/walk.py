@@ -29,7 +29,7 @@ from tarn.core.object_store import (
     Stored,
     StoreTooLargeError,
 )
-from tarn.core.reap import Full, read_full
+from tarn.core.reap import WAREHOUSE_PREFIX, Full, file_key, read_full
 
 T = TypeVar("T")
 
@@ -49,22 +49,23 @@ Stray = tuple[str, int]
 
 
 class Places:
-    """Mapping between locations and keys of one bucket."""
+    """Mapping between locations and keys of the warehouse in one bucket."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
-        self._schemes = tuple(f"{scheme}://{bucket}/" for scheme in ("s3", "s3a", "s3n"))
+
+    @property
+    def warehouse(self) -> str:
+        """Location that contains all tables, with a trailing slash."""
+        return self.location(WAREHOUSE_PREFIX)
 
     def key(self, location: str) -> str | None:
-        """Key of a location; None outside the bucket."""
-        for scheme in self._schemes:
-            if location.startswith(scheme):
-                return location[len(scheme) :]
-        return None
+        """Key of a location; None outside the warehouse, or if no object can be there."""
+        return file_key(location, bucket=self.bucket)
 
     def location(self, key: str) -> str:
         """Location of a key."""
-        return self._schemes[0] + key
+        return f"s3://{self.bucket}/{key}"
 
 
 class Walker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qsl, quote_plus, urlsplit
 from xml.sax.saxutils import escape
 
@@ -13,6 +14,7 @@ import pytest
 from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.store import S3Store
 from tarn.adapters.store_listing import authorization, list_keys
+from tarn.core.errors import InvalidNameError
 from tarn.core.object_store import (
     GET_BYTES_MAX,
     StoreBusyError,
@@ -35,6 +37,11 @@ class Answers(ThreadingHTTPServer):
     status, body, asked, sent = 200, "", 0, ""
     length: int | None = None
     """Length in the head; None: that of the body."""
+
+    def __init__(self, *address: Any) -> None:
+        super().__init__(*address)
+        self.alone: list[str] = []
+        self.single = 204
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -162,6 +169,41 @@ def test_not_modified_is_what_was_known_and_never_absence(server: Answers, store
     assert store.get("k", known=known) is known
     with pytest.raises(StoreUnavailableError, match="could not read k"):
         store.get("k")
+
+
+@pytest.mark.parametrize("kind", [S3Store, S3Bulk])
+@pytest.mark.parametrize("key", ["a//b", "a/../b", "/a", "a/", "a/\x01", "\ud800", "", "a/" * 512])
+def test_a_key_that_the_library_refuses_or_takes_for_another_one_is_no_objects(
+    server: Answers, kind: type[S3Store], key: str
+) -> None:
+    store = store_at(server, kind)
+    assert store.get(key) is None
+    store.delete(key)
+    store.delete_many([key])
+    writes = [lambda: store.put(key, b"1")]
+    if isinstance(store, S3Bulk):
+        assert store.open(key) is None
+        writes += [lambda: store.put_parts(key, iter([b"1"])), lambda: store.part(key, 0, 1)]
+    for write in writes:
+        with pytest.raises(InvalidNameError, match="no object can have the key"):
+            write()
+    assert server.asked == 0
+
+
+@pytest.mark.parametrize("code", ["XMinioInvalidObjectName", "KeyTooLongError"])
+def test_a_key_of_which_the_store_says_that_no_object_can_have_it_is_missing(
+    server: Answers, code: str
+) -> None:
+    """A part of 300 bytes is no name of a file, so MinIO refuses what S3 takes."""
+    store = store_at(server, S3Bulk)
+    server.status, server.body = 400, FULL.format(code, "Object name contains unsupported characters.")
+    assert store.get("a/" + "b" * 300) is None
+    assert store.open("a/" + "b" * 300) is None
+    store.delete("a/" + "b" * 300)
+    assert server.asked == 3, "it is not asked again"
+    server.body = FULL.format("InvalidRequest", f"{code} it said")
+    with pytest.raises(StoreUnavailableError):
+        store.get("a")
 
 
 LISTING = (
@@ -338,3 +380,39 @@ def test_what_was_not_deleted_of_many_is_known_by_its_code(
         store.delete_many(["a", "b"])
     assert type(caught.value) is error
     assert server.asked == 1
+
+
+class Refusing(Handler):
+    """Deletes what it is asked to, and refuses one key among others as one that no object can have."""
+
+    server: Answers
+
+    def do_POST(self) -> None:
+        self.server.body = RESULT.format(
+            NOT_DELETED.format("XMinioInvalidObjectName", "Object name contains unsupported characters.")
+        )
+        self.answer()
+
+    def do_DELETE(self) -> None:
+        impossible = self.path.endswith("/b")
+        self.server.status = 400 if impossible else self.server.single
+        self.server.body = FULL.format("XMinioInvalidObjectName", "No.") if impossible else ""
+        self.server.alone.append(self.path.rpartition("/")[2])
+        self.answer()
+
+
+@pytest.mark.parametrize("single", [204, 403])
+def test_a_key_that_the_store_refuses_among_others_hides_no_error_of_them(single: int) -> None:
+    """The library names one error of an answer that may have several."""
+    with Answers(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        server.single = single
+        if single == 204:
+            store_at(server).delete_many(["a", "b", "c"])
+            assert server.alone == ["a", "b", "c"]
+        else:
+            with pytest.raises(StoreDeniedError):
+                store_at(server).delete_many(["a", "b", "c"])
+        server.shutdown()
+        thread.join()

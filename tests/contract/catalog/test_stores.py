@@ -18,7 +18,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError
 
 from tarn.adapters.store import FileStore, MemoryStore
-from tarn.core.errors import InvalidSettingError, TarnError, UnavailableError
+from tarn.core.errors import InvalidNameError, InvalidSettingError, TarnError, UnavailableError
 from tarn.core.object_store import (
     DELETED_AT_ONCE_MAX,
     ObjectStore,
@@ -28,6 +28,7 @@ from tarn.core.object_store import (
     StoreOutcomeUnknownError,
     StoreRefusedError,
     StoreUnavailableError,
+    is_key,
 )
 from tarn_catalog.operations.health import StoreUnfitError, check_store
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore
@@ -61,6 +62,41 @@ def test_many_keys_are_deleted_at_once_and_missing_ones_do_not_matter(store: Rea
     with pytest.raises(ValueError, match="1001 keys to delete at once: at most 1000"):
         store.delete_many(["a/2", *(f"c/{number}" for number in range(DELETED_AT_ONCE_MAX))])
     assert store.get("a/2") is not None
+
+
+NO_KEYS = (
+    "a//b",
+    "a/./b",
+    "a/../b",
+    "..",
+    "/a",
+    "a/",
+    "",
+    "a/\x00",
+    "a\nb",
+    "a/\x7f",
+    "\ud800",
+    "a/" * 511 + "é" * 2,
+)
+
+
+@pytest.mark.parametrize("key", NO_KEYS)
+def test_a_key_that_no_object_can_have_is_missing_and_cannot_be_written(store: ReapedStore, key: str) -> None:
+    store.put("a", b"1")
+    assert not is_key(key)
+    assert store.get(key) is None
+    store.delete(key)
+    store.delete_many([key])
+    with pytest.raises(InvalidNameError, match="no object can have the key"):
+        store.put(key, b"2")
+    assert [listed.key for listed in store.list("") if listed.key != ".lock"] == ["a"]
+
+
+@pytest.mark.parametrize("key", ["a b/c+%.json", "a/..b/c.", "é/\x80", "a\\b", "a/" * 511 + "é"])
+def test_any_other_key_is_one(store: ObjectStore, key: str) -> None:
+    store.put(key, b"1")
+    assert store.get(key).data == b"1"
+    assert [listed.key for listed in store.list("") if listed.key != ".lock"] == [key]
 
 
 def test_what_is_known_and_has_not_changed_is_not_sent_again(store: ObjectStore) -> None:

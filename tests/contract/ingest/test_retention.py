@@ -381,15 +381,15 @@ def test_files_outside_the_bucket_or_lost_stay_and_are_named_once(logged: list[A
     world.send(60)
     for number in range(3):
         listed(world, f"s3://elsewhere/{number}.parquet", 70)
-    listed(world, f"s3://{BUCKET}/gone.parquet", 70)
-    listed(world, f"s3://{BUCKET}/gone-too.parquet", 70)
+    listed(world, f"s3://{BUCKET}/warehouse/gone.parquet", 70)
+    listed(world, f"s3://{BUCKET}/warehouse/gone-too.parquet", 70)
     world.send(61)
     world.wait()
     status = world.lake.registry.get("orders")
     assert (status.state, status.retired_rows) == (State.RUNNING, 2)
     said = sorted(line["reason"] for line in logged if line["event"] == "old rows are left in the table")
     assert [reason.split(" ", 1)[1] for reason in said] == [
-        "is outside the bucket, where it cannot be read",
+        "is outside the warehouse, where it cannot be read",
         "is not in the store",
     ]
     world.send(1)

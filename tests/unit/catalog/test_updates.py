@@ -1189,6 +1189,36 @@ def test_retention_beyond_its_bits_is_refused(field: str, value: int) -> None:
     assert commit(table(), snapshot(1), move(1, **{field: most}))["refs"]["main"][field] == most
 
 
+@pytest.mark.parametrize("field", ["statistics", "partition-statistics"])
+@pytest.mark.parametrize(
+    ("path", "taken"),
+    [
+        *(
+            (f"s3://tarn/warehouse/ns/t{odd}", False)
+            for odd in ("//x", "/./x", "/../x", "/\x01", "/x/", "/\x7f")
+        ),
+        *(("", False), ("s3://", False), ("s3://tarn//x", False), ("s3://tarn/" + "x" * 1_100, False)),
+        *(
+            ("s3://tarn/warehouse/ns/t/metadata/x y é.stats", True),
+            ("file:///tmp/x", True),
+            ("file:/x", True),
+        ),
+    ],
+)
+def test_statistics_are_where_a_file_can_be(field: str, path: str, taken: bool) -> None:
+    """Or they end what looks for them, in releases before this one and in engines."""
+    file = {**FILE, "statistics-path": path, "file-footer-size-in-bytes": 1, "blob-metadata": []}
+    update = {"action": f"set-{field}", field: file}
+    if taken:
+        assert commit(with_snapshots(1), update)[field] == [file]
+        return
+    with pytest.raises(InvalidError) as caught:
+        commit(with_snapshots(1), update)
+    assert f"Cannot parse set-{field}: no file can have the statistics-path {path[:300]!r}" in (
+        caught.value.message
+    )
+
+
 def test_statistics_that_readers_cannot_parse_are_refused_and_their_nulls_left_out() -> None:
     blob = {
         "type": "deletion-vector-v1",

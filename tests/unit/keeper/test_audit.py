@@ -335,13 +335,14 @@ def test_dead_letters_are_registered_wait_or_are_lost(
     marker: int | None, there: tuple[str, ...], kind: Kind | None
 ):
     facts = [letter_facts(letters(whole(2), "a", "b")), letter_facts(home(marker, *there))]
-    found = list(judge_letters(facts, lambda _: 9))
+    found = list(judge_letters(facts[0], facts, lambda _: 9))
     assert [f.kind for f in found] == ([] if kind is None else [kind])
     assert len(list(letters_needed(facts))) == 2
 
 
 def test_dead_letters_without_any_table_are_lost():
-    (finding,) = judge_letters([letter_facts(letters(whole(2), "a"))], lambda _: 9)
+    facts = letter_facts(letters(whole(2), "a"))
+    (finding,) = judge_letters(facts, [facts], lambda _: 9)
     assert finding.kind is Kind.LETTERS_UNREGISTERED
 
 
@@ -364,7 +365,7 @@ def test_dead_letter_files_that_were_merged_are_no_loss_if_all_rows_are_there(
         letter_facts(letters(whole(2), "a", "b")),
         letter_facts(home(marker, "merged", rows=rows, expected=expected)),
     ]
-    found = list(judge_letters(facts, lambda _: None))
+    found = list(judge_letters(facts[0], facts, lambda _: None))
     assert {f.kind for f in found if f.damage} == (set() if kind is None else {kind})
     needed = [] if kind is None else [letter.path for letter in facts[0].named]
     assert list(letters_needed(facts)) == needed
@@ -373,7 +374,7 @@ def test_dead_letter_files_that_were_merged_are_no_loss_if_all_rows_are_there(
 @pytest.mark.parametrize(("size", "says"), [(None, "1 missing"), (8, "a (8 bytes)")])
 def test_a_dead_letter_file_that_is_needed_has_the_size_that_is_stated(size: int | None, says: str):
     facts = [letter_facts(letters(whole(2), "a", "b")), letter_facts(home(2, "a", "b"))]
-    (finding,) = judge_letters(facts, lambda path: size if path.endswith("/a") else 9)
+    (finding,) = judge_letters(facts[0], facts, lambda path: size if path.endswith("/a") else 9)
     assert finding.kind is Kind.LETTERS
     assert says in finding.what
 

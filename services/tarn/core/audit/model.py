@@ -48,7 +48,7 @@ class Kind(StrEnum):
     SIZE = "size differs"
     UNREADABLE = "unreadable"
     DOUBLE = "file live twice"
-    ELSEWHERE = "outside the bucket"
+    ELSEWHERE = "outside the warehouse"
     OFFSETS_UNREADABLE = "offset map unreadable"
     OFFSETS_BROKEN = "offset chain broken"
     OFFSETS_DOUBLED = "offsets doubled"

@@ -174,50 +174,54 @@ def _doubled(table: Table, streams: Sequence[Stand]) -> int:
     return max(0, live - room)
 
 
-def judge_letters(tables: Sequence[LetterFacts], size_of: SizeOf) -> Iterator[Finding]:
+def judge_letters(facts: LetterFacts, tables: Sequence[LetterFacts], size_of: SizeOf) -> Iterator[Finding]:
     """Check that every dead-letter file that a table lists is in the dead-letter table or pending.
 
     A registered file may have been rewritten since, by ingest or by an engine: then the dead-letter table
     must have all rows that were registered.
+
+    Args:
+        facts: the table.
+        tables: all tables, among them those of dead letters.
+        size_of: size of the object at a location.
     """
-    for facts in tables:
-        lost: dict[str, list[str]] = {}
-        waiting: dict[str, int] = {}
-        gone: list[str] = []
-        for letter, home in _homes(facts, tables):
-            stands = facts.stands(letter, home)
-            if stands is Letters.REWRITTEN:
-                continue
-            if stands is Letters.LOST:
-                lost.setdefault(letter.stream, []).append(letter.path)
-                continue
-            if stands is Letters.WAITING:
-                waiting[letter.stream] = waiting.get(letter.stream, 0) + 1
-            size = size_of(letter.path)
-            if size != letter.bytes:
-                gone.append(letter.path if size is None else f"{letter.path} ({size} bytes)")
-        if gone:
-            yield Finding(
-                kind=Kind.LETTERS,
-                where=facts.table,
-                what=f"{len(gone)} missing or of another size: {', '.join(gone[:3])}",
-                fix=FROM_BACKUP,
-            )
-        for stream, paths in lost.items():
-            yield Finding(
-                kind=Kind.LETTERS_UNREGISTERED,
-                where=facts.table,
-                what=f"stream {stream}: {len(paths)} dead-letter files count as registered and are in "
-                f"no dead-letter table, first {paths[0]}",
-                fix="roll the dead-letter table back, or add the files to it; the files name the bad records",
-            )
-        for stream, count in waiting.items():
-            yield Finding(
-                kind=Kind.LETTERS_WAITING,
-                where=facts.table,
-                what=f"stream {stream}: {count} dead-letter files wait to be registered",
-                fix="nothing: ingest registers them when it runs",
-            )
+    lost: dict[str, list[str]] = {}
+    waiting: dict[str, int] = {}
+    gone: list[str] = []
+    for letter, home in _homes(facts, tables):
+        stands = facts.stands(letter, home)
+        if stands is Letters.REWRITTEN:
+            continue
+        if stands is Letters.LOST:
+            lost.setdefault(letter.stream, []).append(letter.path)
+            continue
+        if stands is Letters.WAITING:
+            waiting[letter.stream] = waiting.get(letter.stream, 0) + 1
+        size = size_of(letter.path)
+        if size != letter.bytes:
+            gone.append(letter.path if size is None else f"{letter.path} ({size} bytes)")
+    if gone:
+        yield Finding(
+            kind=Kind.LETTERS,
+            where=facts.table,
+            what=f"{len(gone)} missing or of another size: {', '.join(gone[:3])}",
+            fix=FROM_BACKUP,
+        )
+    for stream, paths in lost.items():
+        yield Finding(
+            kind=Kind.LETTERS_UNREGISTERED,
+            where=facts.table,
+            what=f"stream {stream}: {len(paths)} dead-letter files count as registered and are in "
+            f"no dead-letter table, first {paths[0]}",
+            fix="roll the dead-letter table back, or add the files to it; the files name the bad records",
+        )
+    for stream, count in waiting.items():
+        yield Finding(
+            kind=Kind.LETTERS_WAITING,
+            where=facts.table,
+            what=f"stream {stream}: {count} dead-letter files wait to be registered",
+            fix="nothing: ingest registers them when it runs",
+        )
 
 
 def letters_needed(tables: Sequence[LetterFacts]) -> Iterator[str]:
