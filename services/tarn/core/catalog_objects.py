@@ -6,7 +6,7 @@ each value as possible: an auditor continues where a server must refuse.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,14 @@ from tarn.core.errors import CorruptStateError
 CATALOG_PREFIX = "catalog/v1/"
 RESTORE_MARKER = "catalog/v1/restore.json"
 FORMATS = (1,)
+TABLE = "table"
 VIEW = "view"
+COMMITTED = "committed"
 LIVE = "live"
 DROPPED = "dropped"
+
+ReadObject = Callable[[str], bytes | None]
+"""Content of an object of the catalog; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,7 @@ class PointerValue:
         metadata: metadata location; None in a tombstone.
         written_ms: write time by the catalog's clock, in milliseconds since the epoch; None if not stored.
         pages: keys of the pages of remembered idempotency keys.
-        intent: intent of a pending multi-object transaction, if any.
+        intent: intent of an undecided transaction, if any; one that is committed is applied in all fields.
         done: nonces of the latest writes; a multi-object transaction leaves the same nonce in each object.
     """
 
@@ -83,27 +88,38 @@ class ClaimValue:
         key: object key.
         uuid: UUID of the table.
         holder: key of the pointer that last got the table; None if there was none.
-        purged: whether the table's files are to be deleted.
+        purge: what is known of a table whose files are to be deleted, among it its location; None otherwise.
         pages: as in `PointerValue`.
-        settled: whether no transaction on it is pending.
+        settled: whether no transaction on it is undecided.
     """
 
     key: str
     uuid: str
     holder: str | None
-    purged: bool
+    purge: Mapping[str, Any] | None
     pages: tuple[str, ...] = ()
     settled: bool = True
 
+    @property
+    def purged(self) -> bool:
+        """Whether the table's files are to be deleted."""
+        return self.purge is not None
 
-def parse_pointer(key: str, data: bytes) -> PointerValue:
-    """Parse a pointer.
+
+def parse_pointer(key: str, data: bytes, read: ReadObject) -> PointerValue:
+    """Parse a pointer, as readers of the catalog see it: with its intent applied if that is committed.
+
+    Args:
+        key: object key.
+        data: content.
+        read: reads the record of a transaction, later than the pointer was read.
 
     Raises:
         CorruptStateError: the data is not a pointer, or has an unknown format.
     """
     value = _parse(key, data)
     try:
+        value = _decided(value, read)
         recent = value.get("recent") or []
         metadata = value["metadata-location"]
         if metadata is not None and not isinstance(metadata, str):
@@ -145,20 +161,23 @@ def parse_namespace(key: str, data: bytes) -> NamespaceValue:
         raise CorruptStateError(f"it is no namespace: {e!r}", key=key) from e
 
 
-def parse_claim(key: str, data: bytes) -> ClaimValue:
-    """Parse the claim on a table.
+def parse_claim(key: str, data: bytes, read: ReadObject) -> ClaimValue:
+    """Parse the claim on a table; arguments and intent as in `parse_pointer`.
 
     Raises:
         CorruptStateError: the data is not a claim, or has an unknown format.
     """
     value = _parse(key, data)
     try:
-        holder = value["holder"]
+        value = _decided(value, read)
+        holder, purge = value["holder"], value["purge"]
+        if purge is not None and not isinstance(purge, dict):
+            raise TypeError(f"purge is {purge!r}")
         return ClaimValue(
             key=key,
             uuid=str(value["table-uuid"]),
             holder=None if holder is None else str(holder),
-            purged=value["purge"] is not None,
+            purge=purge,
             pages=_pages(value),
             settled=value.get("intent") is None,
         )
@@ -189,6 +208,36 @@ def check_grants(key: str, data: bytes) -> None:
                 raise ValueError(f"a grant to {to} is on nothing")
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise CorruptStateError(f"it is no list of grants: {e!r}", key=key) from e
+
+
+def _decided(value: dict[str, Any], read: ReadObject) -> dict[str, Any]:
+    """The fields of a pointer or claim, with its intent applied if the transaction of that is committed.
+
+    The record decides. Who began the transaction, or else the next writer, applies it; if nobody does, the
+    object stays as it is, however long.
+    """
+    intent = value.get("intent")
+    record = intent.get("record") if isinstance(intent, dict) else None
+    if not isinstance(intent, dict) or not isinstance(record, str) or not _is_committed(read(record)):
+        return value
+    then = intent["then"]
+    # As of any write its nonce is remembered: a transaction leaves the same one in each of its objects.
+    done = [intent["nonce"], value["version"], intent["at-ms"]]
+    return {
+        **value,
+        **then,
+        "kind": then.get("kind") or TABLE,
+        "recent": [*(value.get("recent") or []), done],
+        "intent": None,
+    }
+
+
+def _is_committed(record: bytes | None) -> bool:
+    try:
+        value = orjson.loads(record) if record is not None else None
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(value, dict) and value.get("format") in FORMATS and value.get("state") == COMMITTED
 
 
 def _pages(value: dict[str, Any]) -> tuple[str, ...]:

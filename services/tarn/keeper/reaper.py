@@ -22,7 +22,7 @@ import orjson
 import structlog
 
 from tarn.core.audit.manifests import ManifestReader
-from tarn.core.catalog_objects import PointerValue, parse_pointer
+from tarn.core.catalog_objects import PointerValue, ReadObject, parse_claim, parse_pointer
 from tarn.core.digests import digest
 from tarn.core.errors import CorruptStateError, TarnError
 from tarn.core.metadata_json import JSON_BYTES_MAX
@@ -279,12 +279,13 @@ class Reaper:
         found: dict[str, tuple[str, PointerValue]] = {}
         for entry in self._store.list(POINTERS_PREFIX):
             known = self._pointers.get(entry.key)
-            if known is None or known[0] != entry.etag:
+            # What an undecided intent becomes does not change the pointer, but another object.
+            if known is None or known[0] != entry.etag or known[1].intent is not None:
                 stored = self._store.get(entry.key)
                 if stored is None:
                     continue
                 try:
-                    known = (stored.etag, parse_pointer(entry.key, stored.data))
+                    known = (stored.etag, parse_pointer(entry.key, stored.data, _reading(self._store)))
                 except CorruptStateError as error:
                     log.warning("pointer cannot be read", key=entry.key, reason=error.message)
                     continue
@@ -651,17 +652,27 @@ class Reaper:
                 done.failed[entry.key] = _unexpected(error)
 
     def _purged_folder(self, key: str) -> str | None:
-        """Key prefix of a purged table's files; None unless the claim unambiguously says purge."""
+        """Key prefix of a purged table's files; None unless the claim unambiguously says so, for a grace."""
         stored = self._store.get(key)
-        try:
-            value = orjson.loads(stored.data) if stored is not None else {}
-            purge = value.get("purge")
-            if not purge or value.get("intent") is not None or value.get("holder") is not None:
-                return None
-            return folder_of(str(purge["location"]), bucket=self._bucket, uuid=str(value["table-uuid"]))
-        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            log.warning("claim cannot be read", key=key, reason=repr(error))
+        if stored is None:
             return None
+        young: list[bool] = []
+
+        def record(key: str) -> bytes | None:
+            found = self._store.get(key)
+            if found is None:
+                return None
+            young.append(not self._trust.passed(found.modified_ms, self._graces.files_ms))
+            return found.data
+
+        try:
+            claim = parse_claim(key, stored.data, record)
+        except CorruptStateError as error:
+            log.warning("claim cannot be read", key=key, reason=error.message)
+            return None
+        if claim.purge is None or not claim.settled or claim.holder is not None or any(young):
+            return None
+        return folder_of(str(claim.purge.get("location")), bucket=self._bucket, uuid=claim.uuid)
 
     def _files(self, folder: str) -> Iterator[Listed]:
         return self._store.list(folder)
@@ -759,7 +770,7 @@ class _Guard:
         stored = self._store.get(self._pointer.key)
         if stored is None:
             raise Moved
-        found = parse_pointer(self._pointer.key, stored.data)
+        found = parse_pointer(self._pointer.key, stored.data, _reading(self._store))
         if not found.live or found.uuid != self._pointer.uuid or found.intent is not None:
             raise Moved
         if found.metadata != self._pointer.metadata and not self._follows(found):
@@ -780,6 +791,16 @@ class _Guard:
                 return True
             at = full.log_begin
         return False
+
+
+def _reading(store: ReapedStore) -> ReadObject:
+    """Reads small objects of a store."""
+
+    def read(key: str) -> bytes | None:
+        stored = store.get(key)
+        return None if stored is None else stored.data
+
+    return read
 
 
 def _unexpected(error: Exception) -> str:

@@ -126,7 +126,7 @@ def _collect(store: BulkStore, pool: ThreadPoolExecutor, known: Mapping[str, Sto
         raise UnavailableError(
             f"the catalog's own state is {size} bytes; at most {CATALOG_BYTES_MAX} are held at once"
         )
-    # Pointers first: the objects they reference are older.
+    # Pointers first: the objects they reference are older, and what a record decides is decided once for all.
     listed.sort(key=lambda entry: (not entry.key.startswith(POINTERS_PREFIX), entry.key))
 
     def read(number: int) -> Stored | None:
@@ -161,12 +161,12 @@ def _parse(objects: Mapping[str, bytes]) -> Register:
     for key, data in sorted(objects.items()):
         try:
             if key.startswith(POINTERS_PREFIX):
-                pointers.append(parse_pointer(key, data))
+                pointers.append(parse_pointer(key, data, objects.get))
             elif key.startswith(NAMESPACES_PREFIX):
                 value = parse_namespace(key, data)
                 namespaces[value.levels] = value
             elif key.startswith(CLAIMS_PREFIX):
-                claim = parse_claim(key, data)
+                claim = parse_claim(key, data, objects.get)
                 claims[claim.uuid] = claim
             elif key == GRANTS_KEY:
                 check_grants(key, data)
