@@ -126,7 +126,7 @@ def backup() -> None:
     if done.whole:
         return
     for location in end.missing[:20]:
-        _tell(f"not in the backup, as there is nothing in the warehouse under this name: {location}")
+        _tell(f"not in the backup, as the lake has nothing under this name: {location}")
     for finding in done.findings:
         _tell(f"{finding.where}: {finding.kind.value}: {finding.what}")
     _tell(

@@ -2,13 +2,13 @@
 
 Later commits are neither included nor a problem: all objects but pointers are written once and never changed.
 Pointers are read first, so the objects they reference existed before; they are written last, so a copy that
-has a pointer is complete.
+has a pointer is complete. Pages of request keys come first: the catalog itself removes them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -97,6 +97,9 @@ def backup(
         streams: list[dict[str, Any]] = []
         letters: list[LetterFacts] = []
         tables = 0
+        # First, as the catalog removes pages that have been merged since: a quarter of an hour later.
+        copy.at = "remembered requests"
+        copy.pages({*register.pages, *register.needed}, register.needed, places)
         copy.at = "declared ingestors"
         # Before the positions of readers: whoever may write a table must not use up their room.
         copy.below(SPECS_PREFIX)
@@ -218,9 +221,20 @@ class _Copy:
             if opened is None or key is None:
                 self.missing.append(location)
                 continue
-            parts = iter((opened.data,)) if opened.data is not None else self._parts(key, opened.size_bytes)
-            self.writer.add(key, opened.size_bytes, parts)
-            self._progress()
+            self._object(key, opened)
+
+    def pages(self, keys: Collection[str], needed: Collection[str], places: Places) -> None:
+        """Copy the catalog's pages of request keys; of those that nothing needs, as far as they are there."""
+        for key, opened in in_order(self._pool, sorted(keys), self._store.open, ahead=2 * READERS):
+            if opened is not None:
+                self._object(key, opened)
+            elif key in needed:
+                self.missing.append(places.location(key))
+
+    def _object(self, key: str, opened: ObjectBody) -> None:
+        parts = iter((opened.data,)) if opened.data is not None else self._parts(key, opened.size_bytes)
+        self.writer.add(key, opened.size_bytes, parts)
+        self._progress()
 
     def _first(self, name: str) -> bool:
         """Whether the key is new: two tables may list one dead-letter file. 60 bytes per object."""

@@ -235,7 +235,7 @@ def fsck(
 
 
 def _names(register: Register) -> list[Finding]:
-    return list(judge_names(register.pointers, register.namespaces, register.claims, register.objects))
+    return list(judge_names(register.pointers, register.namespaces, register.claims, register.keys))
 
 
 def _one(

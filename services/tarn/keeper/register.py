@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -19,8 +19,15 @@ from tarn.core.catalog_objects import (
     parse_pointer,
 )
 from tarn.core.errors import CorruptStateError, UnavailableError
-from tarn.core.naming import CLAIMS_PREFIX, GRANTS_KEY, NAMESPACES_PREFIX, POINTERS_PREFIX, PROBE_PREFIX
-from tarn.core.object_store import BulkStore, Stored
+from tarn.core.naming import (
+    CLAIMS_PREFIX,
+    GRANTS_KEY,
+    KEY_PAGES_PREFIX,
+    NAMESPACES_PREFIX,
+    POINTERS_PREFIX,
+    PROBE_PREFIX,
+)
+from tarn.core.object_store import BulkStore, Listed, Stored
 
 SETTLE_MAX = 20
 SETTLE_WAIT_S = 0.5
@@ -32,6 +39,8 @@ UNREADABLE = {
     "grants.json/": Kind.GRANTS_UNREADABLE,
 }
 CATALOG_BYTES_MAX = 256 * 1024 * 1024
+"""Largest state of a catalog that is held at once, without pages of request keys: these never change, and
+busy tables have many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +48,8 @@ class Register:
     """Content of the catalog's prefix.
 
     Attributes:
-        objects: key to content, of everything below `catalog/v1/` except probe objects.
+        objects: key to content, of everything below `catalog/v1/` except probe objects and key pages.
+        pages: keys of the key pages that there are.
         pointers: readable pointers.
         namespaces: readable namespaces, by levels.
         claims: readable claims, by table UUID.
@@ -47,6 +57,7 @@ class Register:
     """
 
     objects: Mapping[str, bytes]
+    pages: Collection[str]
     pointers: Sequence[PointerValue]
     namespaces: Mapping[tuple[str, ...], NamespaceValue]
     claims: Mapping[str, ClaimValue]
@@ -56,6 +67,21 @@ class Register:
     def live(self) -> list[PointerValue]:
         """Pointers of names in use."""
         return [pointer for pointer in self.pointers if pointer.live]
+
+    @property
+    def needed(self) -> set[str]:
+        """Keys of the key pages that an object names."""
+        values: tuple[PointerValue | NamespaceValue | ClaimValue, ...] = (
+            *self.pointers,
+            *self.namespaces.values(),
+            *self.claims.values(),
+        )
+        return {page for value in values for page in value.pages}
+
+    @property
+    def keys(self) -> Collection[str]:
+        """All keys below `catalog/v1/` except those of probe objects."""
+        return {*self.objects, *self.pages}
 
 
 def read_register(
@@ -80,8 +106,8 @@ def read_register(
     before: Register | None = None
     still = 0
     for _ in range(SETTLE_MAX):
-        known = _collect(store, pool, known)
-        register = _parse({key: stored.data for key, stored in known.items()})
+        known, pages = _collect(store, pool, known)
+        register = _parse({key: stored.data for key, stored in known.items()}, pages)
         if before is not None:
             still = still + 1 if _together(before, register) else 0
             # An intent that does not move belongs to a killed writer: it does not resolve without help.
@@ -118,13 +144,22 @@ def _together(first: Register, second: Register) -> bool:
     return not any(done & seen for done in fresh)
 
 
-def _collect(store: BulkStore, pool: ThreadPoolExecutor, known: Mapping[str, Stored]) -> dict[str, Stored]:
-    """One round of reads; unchanged objects are not read again."""
-    listed = [entry for entry in store.list(CATALOG_PREFIX) if not entry.key.startswith(PROBE_PREFIX)]
+def _collect(
+    store: BulkStore, pool: ThreadPoolExecutor, known: Mapping[str, Stored]
+) -> tuple[dict[str, Stored], frozenset[str]]:
+    """One round of reads: objects, of which unchanged ones are not read again, and the keys of key pages."""
+    listed: list[Listed] = []
+    pages: set[str] = set()
+    for entry in store.list(CATALOG_PREFIX):
+        if entry.key.startswith(KEY_PAGES_PREFIX):
+            pages.add(entry.key)
+        elif not entry.key.startswith(PROBE_PREFIX):
+            listed.append(entry)
     size = sum(entry.size_bytes for entry in listed)
     if size > CATALOG_BYTES_MAX:
         raise UnavailableError(
-            f"the catalog's own state is {size} bytes; at most {CATALOG_BYTES_MAX} are held at once"
+            f"the catalog's own state is {size} bytes in {len(listed)} objects; at most {CATALOG_BYTES_MAX} "
+            "are held at once. It has too many names, dropped ones among them: use another lake for new ones"
         )
     # Pointers first: the objects they reference are older, and what a record decides is decided once for all.
     listed.sort(key=lambda entry: (not entry.key.startswith(POINTERS_PREFIX), entry.key))
@@ -135,25 +170,18 @@ def _collect(store: BulkStore, pool: ThreadPoolExecutor, known: Mapping[str, Sto
         return found if found is not None and found.etag == entry.etag else store.get(entry.key)
 
     found = pool.map(read, range(len(listed)))
-    return {entry.key: stored for entry, stored in zip(listed, found, strict=True) if stored is not None}
+    pairs = zip(listed, found, strict=True)
+    return {entry.key: stored for entry, stored in pairs if stored is not None}, frozenset(pages)
 
 
 def _with_pages(store: BulkStore, register: Register) -> Register:
     """Add the key pages that were written after the listing and are referenced by objects read after it."""
-    objects = dict(register.objects)
-    values: list[PointerValue | NamespaceValue | ClaimValue] = [
-        *register.pointers,
-        *register.namespaces.values(),
-        *register.claims.values(),
-    ]
-    for page in [page for value in values for page in value.pages if page not in objects]:
-        stored = store.get(page)
-        if stored is not None:
-            objects[page] = stored.data
-    return replace(register, objects=objects)
+    later = register.needed.difference(register.pages)
+    found = {page for page in later if store.open(page, bytes_max=0) is not None}
+    return replace(register, pages=frozenset({*register.pages, *found}))
 
 
-def _parse(objects: Mapping[str, bytes]) -> Register:
+def _parse(objects: Mapping[str, bytes], pages: Collection[str]) -> Register:
     pointers: list[PointerValue] = []
     namespaces: dict[tuple[str, ...], NamespaceValue] = {}
     claims: dict[str, ClaimValue] = {}
@@ -180,5 +208,10 @@ def _parse(objects: Mapping[str, bytes]) -> Register:
                 )
             )
     return Register(
-        objects=objects, pointers=pointers, namespaces=namespaces, claims=claims, findings=findings
+        objects=objects,
+        pages=pages,
+        pointers=pointers,
+        namespaces=namespaces,
+        claims=claims,
+        findings=findings,
     )

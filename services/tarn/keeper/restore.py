@@ -1,7 +1,7 @@
 """`tarn restore`: restores a backup into an empty lake, or resumes an interrupted restore.
 
-Files that never change come first; then, once the closing record has verified all of them, the content of
-the catalog's prefix, key pages and namespaces before pointers, and the other objects that change under their
+Files and key pages, which never change, come first; then, once the closing record has verified all of them,
+the rest of the catalog's prefix, namespaces before pointers, and the other objects that change under their
 name: declared ingestors and positions of readers. So a restore that ends earlier shows no table at all, and
 leaves nothing that another backup has in another version. It writes only what is absent, and removes nothing
 but its own marker.
@@ -10,7 +10,7 @@ but its own marker.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -22,7 +22,7 @@ from tarn.core.audit.names import keys_to_copy
 from tarn.core.catalog_objects import CATALOG_PREFIX, RESTORE_MARKER
 from tarn.core.control.declared import SPECS_PREFIX
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
-from tarn.core.naming import PROBE_PREFIX
+from tarn.core.naming import KEY_PAGES_PREFIX, PROBE_PREFIX
 from tarn.core.object_store import (
     PART_BYTES,
     BulkStore,
@@ -142,6 +142,8 @@ def restore(
 
 def _changes(key: str) -> bool:
     """Whether a lake writes this object again under the same key."""
+    if key.startswith(KEY_PAGES_PREFIX):
+        return False
     return key.startswith((CATALOG_PREFIX, SPECS_PREFIX)) or is_reader_key(key)
 
 
@@ -161,7 +163,7 @@ class Held:
     Attributes:
         marker: id of the backup whose restore was interrupted here; None if there was none.
         catalog: some keys of the catalog, at most `COUNTED_MAX`.
-        files: some keys of the warehouse, at most `COUNTED_MAX`.
+        files: some keys of the warehouse and of key pages, at most `COUNTED_MAX`.
     """
 
     marker: str | None
@@ -171,13 +173,17 @@ class Held:
 
 def look(store: BulkStore) -> Held:
     """Sample the lake's content, ignoring objects of health checks."""
-    found: Mapping[str, list[str]] = {CATALOG_PREFIX: [], WAREHOUSE_PREFIX: []}
-    for prefix, keys in found.items():
+    catalog: list[str] = []
+    files: list[str] = []
+    for prefix, keys in ((CATALOG_PREFIX, catalog), (WAREHOUSE_PREFIX, files)):
         for entry in store.list(prefix):
-            if not entry.key.startswith((PROBE_PREFIX, HEALTH_PREFIX)) and entry.key != RESTORE_MARKER:
-                keys.append(entry.key)
-                if len(keys) >= COUNTED_MAX:
-                    break
+            if entry.key.startswith((PROBE_PREFIX, HEALTH_PREFIX)) or entry.key == RESTORE_MARKER:
+                continue
+            some = files if entry.key.startswith(KEY_PAGES_PREFIX) else keys
+            if len(some) < COUNTED_MAX:
+                some.append(entry.key)
+            if len(keys) >= COUNTED_MAX:
+                break
     marker = store.get(RESTORE_MARKER)
     name = None
     if marker is not None:
@@ -185,7 +191,7 @@ def look(store: BulkStore) -> Held:
             name = str(orjson.loads(marker.data)["id"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
             name = "unreadable"
-    return Held(marker=name, catalog=tuple(found[CATALOG_PREFIX]), files=tuple(found[WAREHOUSE_PREFIX]))
+    return Held(marker=name, catalog=tuple(catalog), files=tuple(files))
 
 
 def _require_empty(held: Held, begin: Begin) -> None:
@@ -248,9 +254,12 @@ class _Run:
         if _changes(key):
             self._held_bytes += size
             if self._held_bytes > CATALOG_BYTES_MAX:
-                raise BackupError(f"the catalog's state in it is larger than {CATALOG_BYTES_MAX} bytes")
+                raise BackupError(
+                    f"the catalog's state in it, without its pages of request keys, is larger than "
+                    f"{CATALOG_BYTES_MAX} bytes"
+                )
             self.held[key] = b"".join(parts)
-        elif not key.startswith(WAREHOUSE_PREFIX):
+        elif not key.startswith((WAREHOUSE_PREFIX, KEY_PAGES_PREFIX)):
             raise BackupError(f"it holds the key {key[:200]!r}, which no lake has")
         elif size <= PART_BYTES:
             self._room(size)

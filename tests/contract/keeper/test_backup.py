@@ -7,7 +7,8 @@ import io
 import json
 import tarfile
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,11 @@ from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.store import MemoryStore
 from tarn.bootstrap.access import probe_keys
+from tarn.core.audit.names import keys_to_copy
 from tarn.core.catalog_objects import RESTORE_MARKER
 from tarn.core.credentials import STORE_USERS
 from tarn.core.errors import InvalidError, NotEmptyError, UnavailableError
-from tarn.core.naming import GRANTS_KEY, POINTERS_PREFIX, WarehouseLayout
+from tarn.core.naming import GRANTS_KEY, KEY_PAGES_PREFIX, POINTERS_PREFIX, WarehouseLayout
 from tarn.core.object_store import (
     PART_BYTES,
     ObjectBody,
@@ -29,8 +31,9 @@ from tarn.core.object_store import (
     StoreTooLargeError,
 )
 from tarn.keeper import backup as backup_module
+from tarn.keeper import register as register_module
 from tarn.keeper import restore as restore_module
-from tarn.keeper.archive import BackupError, Begin
+from tarn.keeper.archive import BackupError, Begin, Writer, read
 from tarn.keeper.backup import Done, backup
 from tarn.keeper.fsck import fsck
 from tarn.keeper.hold import held
@@ -40,7 +43,9 @@ from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.operations.health import check_restored
 from tarn_catalog.operations.multi_table_commit import Change
 from tarn_catalog.operations.tables import TableIdentifier
+from tarn_catalog.state import request_history
 from tarn_catalog.state.access import THE_WAREHOUSE, Privilege
+from tarn_catalog.state.context import IdempotencyKey
 from tests.contract.keeper.conftest import World, a_view, plain
 from tests.support.lake import BUCKET
 
@@ -224,6 +229,128 @@ def test_declared_ingestors_come_back_and_their_status_does_not(world: World):
     put(data, fresh)
     assert {k: v for k, v in contents(fresh).items() if k.startswith("specs/")} == {key: b'{"v": 1}'}
     assert (check(fresh).findings, check(fresh).orphans) == ([], 0)
+
+
+STARTED_MS = int(time.time() * 1_000)
+PAGE = "catalog/v1/keys/0123/large.json"
+
+
+def busy(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Commit with request keys until there are pages of them; return the keys of the pages."""
+    monkeypatch.setattr(request_history, "INLINE_MAX", 8)
+    monkeypatch.setattr(request_history, "INLINE_KEPT", 4)
+    kept = TableIdentifier.of(("gold", "eu"), "kept")
+    catalog = world.catalog
+    for number in range(60):
+        update = {"action": "set-properties", "updates": {"n": str(number)}}
+        catalog.tables.commit(kept, [], [update], repeat=repeated(number))
+    pages = world.keys("catalog/v1/keys/")
+    assert len(pages) > 1
+    return pages
+
+
+def repeated(number: int) -> IdempotencyKey:
+    return IdempotencyKey(key=str(uuid.UUID(int=(STARTED_MS << 80) + number)), what="commit")
+
+
+def bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let hold what the catalog has at present without its pages, and little more."""
+    objects = contents(world.store, "catalog/v1/").items()
+    held = sum(len(data) for key, data in objects if not key.startswith(KEY_PAGES_PREFIX))
+    for module in (backup_module, register_module, restore_module):
+        monkeypatch.setattr(module, "CATALOG_BYTES_MAX", held + 100)
+
+
+def test_pages_of_request_keys_take_no_room_and_come_back(world: World, monkeypatch: pytest.MonkeyPatch):
+    """A table that was busy once, or is dropped, keeps its last ones."""
+    pages = busy(world, monkeypatch)
+    world.store.put(PAGE, bytes(PART_BYTES + 1))
+    bounded(world, monkeypatch)
+    assert world.fsck().findings == []
+    data, done = take(world.bulk)
+    assert done.whole
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        names = [name.removeprefix("objects/") for name in tar.getnames() if name.startswith("objects/")]
+    assert names[: len(pages) + 1] == sorted([*pages, PAGE]), (
+        "the catalog may remove them while it is written"
+    )
+    fresh = MemoryStore()
+    put(data, fresh)
+    assert contents(fresh, KEY_PAGES_PREFIX) == contents(world.store, KEY_PAGES_PREFIX)
+    assert check(fresh).findings == []
+    catalog = Catalog(fresh, WarehouseLayout(base=f"s3://{BUCKET}"))
+    before = contents(fresh, "catalog/")
+    update = {"action": "set-properties", "updates": {"n": "3"}}
+    catalog.tables.commit(TableIdentifier.of(("gold", "eu"), "kept"), [], [update], repeat=repeated(3))
+    assert contents(fresh, "catalog/") == before, "it was done before the backup"
+
+
+def test_a_catalog_that_is_too_large_without_its_pages_says_why(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    bounded(world, monkeypatch)
+    world.store.put("catalog/v1/claims/x.json", bytes(200))
+    with pytest.raises(UnavailableError, match=r"in \d+ objects; .* too many names, dropped ones among them"):
+        take(world.bulk)
+
+
+def test_a_backup_whose_pages_come_last_is_restored(world: World, monkeypatch: pytest.MonkeyPatch):
+    """As in those of releases that held them."""
+    busy(world, monkeypatch)
+    bounded(world, monkeypatch)
+    data, _ = take(world.bulk)
+    out = io.BytesIO()
+    writer = Writer(out, BEGIN)
+    found: dict[str, bytes] = {}
+
+    def keep(key: str, _: int, parts: Iterator[bytes]) -> None:
+        found[key] = b"".join(parts)
+
+    end = read(io.BytesIO(data), on_begin=quiet, on_object=keep)
+    catalog = [key for key in found if key.startswith("catalog/")]
+    for key in [*(key for key in found if key not in catalog), *keys_to_copy(catalog)]:
+        writer.add(key, len(found[key]), iter([found[key]]))
+    writer.close(tables=end.tables, missing=[], streams=[])
+    fresh = MemoryStore()
+    put(out.getvalue(), fresh)
+    assert contents(fresh) == found
+    assert check(fresh).findings == []
+
+
+def test_pages_that_an_interrupted_restore_left_are_in_nobodys_way(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    plain_data, _ = take(world.bulk, replace(BEGIN, id="b-2"))
+    pages = busy(world, monkeypatch)
+    data, _ = take(world.bulk)
+    store = MemoryStore()
+    with pytest.raises(BackupError, match="No table shows"):
+        put(data[: len(data) // 2], store)
+    assert world.keys(KEY_PAGES_PREFIX) == sorted(contents(store, KEY_PAGES_PREFIX)) == pages
+    with pytest.raises(NotEmptyError, match="was interrupted in"):
+        check_restored(store)
+    other = MemoryStore()
+    other._objects = dict(store._objects)
+    put(data, store)
+    assert check(store).findings == []
+    put(plain_data, other)
+    assert check(other).findings == []
+    left = MemoryStore()
+    left.put(pages[0], contents(world.store)[pages[0]])
+    with pytest.raises(NotEmptyError, match=r"this lake is not empty: .* 1 objects such as catalog/v1/keys/"):
+        put(data, left)
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_page_that_is_gone_is_named_if_something_names_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, needed: bool
+):
+    pages = busy(world, monkeypatch)
+    world.store.put(PAGE, b"[]")
+    gone = next(p for p in pages if p in str(world.pointer("gold.eu.kept"))) if needed else PAGE
+    _, done = take(world.bulk, on_register=lambda: world.store.delete(gone))
+    assert done.end.missing == ([f"s3://{BUCKET}/{gone}"] if needed else [])
+    assert {finding.kind.name for finding in world.fsck().damage} == ({"KEY_PAGE"} if needed else set())
 
 
 def test_any_tar_shows_it(world: World):
