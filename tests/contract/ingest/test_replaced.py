@@ -1,0 +1,271 @@
+"""A table that another client replaced: no row twice, and no stop where none of the former rows are left."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tarn.cli.ports import Clock, Offsets
+from tarn.cli.rollback import RollbackPorts, roll_back
+from tarn.core.errors import CorruptStateError, InvalidError, OtherStreamError
+from tarn.core.history import Retention
+from tarn.core.table_catalog import TableName
+from tarn.core.table_state import WrittenFile
+from tarn.ingest.batch_commit import offsets_in, pending_in
+from tarn.ingest.wiring import uuid7
+from tarn.testing.memory_topic import Topic
+from tests.support.lake import Lake, foreign_snapshot, order, replace_table, spec
+
+NAME = TableName(("bronze",), "orders")
+REPLACED = 4_711
+ROWS = 20
+
+
+def filled(version: int = 2, **options: Any) -> tuple[Lake, Topic]:
+    topic = Topic("orders", 1)
+    lake = Lake(topic, **options)
+    send(lake, topic, ROWS, version=version)
+    return lake, topic
+
+
+def send(lake: Lake, topic: Topic, number: int, *, version: int = 2) -> None:
+    first = len(topic.logs[0])
+    topic.send(0, *(order(first + n) for n in range(number)))
+    work(lake, version)
+
+
+def work(lake: Lake, version: int = 2) -> None:
+    lake.work(lake.ingestor(spec(format_version=version)), turns=60)
+
+
+def back(lake: Lake, ref: str, offsets: Offsets) -> None:
+    topic, numbers = lake.sources.topics["orders"], itertools.count(10**15)
+    ports = RollbackPorts(
+        catalog=lake.catalog,
+        objects=lake.objects,
+        bounds=lambda: {"orders": {0: (0, len(topic.logs[0]))}},
+        identity=lambda _: topic.identity,
+        new_key=uuid7,
+        new_snapshot_id=lambda: next(numbers),
+        clock=Clock(wait=lambda _: None),
+    )
+    roll_back(ports, NAME, ref, offsets)
+
+
+def found(lake: Lake) -> list[int]:
+    return [offset for _, offset in lake.offsets()]
+
+
+def update(lake: Lake, *updates: dict[str, Any]) -> None:
+    lake.local.catalog.tables.commit(lake.local._slot(NAME), [], list(updates))
+
+
+def deletes_all(lake: Lake, number: int) -> None:
+    """As DELETE FROM of an engine: a snapshot without files."""
+    assert foreign_snapshot(lake.local, NAME, number)
+    state = lake.table()
+    writer = lake.ingestor().files.writer(state)
+    removed = tuple(_written(entry) for entry in lake.files())
+    listed = writer.snapshot((), snapshot_id=number + 1, removed=removed).write_manifest_list(state)
+    snapshot = {
+        **state.head,  # type: ignore[dict-item]
+        "snapshot-id": number + 1,
+        "parent-snapshot-id": state.head_id,
+        "sequence-number": state.last_sequence + 1,
+        "timestamp-ms": int(state.metadata["last-updated-ms"]) + 1,
+        "manifest-list": listed.path,
+        "summary": {"operation": "delete", "total-records": "0", "total-data-files": "0"},
+    }
+    at = {"ref-name": "main", "type": "branch", "snapshot-id": number + 1}
+    update(lake, {"action": "add-snapshot", "snapshot": snapshot}, {"action": "set-snapshot-ref", **at})
+
+
+def _written(entry: Any) -> WrittenFile:
+    file = entry.data_file
+    return WrittenFile(
+        path=file.file_path,
+        partition=(),
+        spec_id=0,
+        records=file.record_count,
+        bytes=file.file_size_in_bytes,
+    )
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("tagged", [True, False], ids=["tagged", "tag dropped"])
+def test_rows_that_were_kept_are_not_added_again(version: int, tagged: bool) -> None:
+    lake, topic = filled(version)
+    replace_table(lake.local, NAME, REPLACED)
+    if not tagged:
+        update(lake, {"action": "remove-snapshot-ref", "ref-name": "tarn-offsets-orders"})
+    topic.send(0, order(ROWS))
+    with pytest.raises(CorruptStateError, match=f"was replaced: its history begins with snapshot {REPLACED}"):
+        work(lake, version)
+    assert foreign_snapshot(lake.local, NAME, REPLACED + 1), "also after what others add"
+    with pytest.raises(CorruptStateError, match="scripts/tarn rollback TABLE --to tarn-offsets-orders"):
+        work(lake, version)
+    assert found(lake) == list(range(ROWS))
+
+
+def test_a_table_that_is_replaced_under_a_running_ingestor_stops_it() -> None:
+    lake, topic = filled()
+    ingestor, turn = lake.ingestor(spec()), [0]
+
+    def until() -> bool:
+        turn[0] += 1
+        if turn[0] == 5:
+            replace_table(lake.local, NAME, REPLACED)
+            topic.send(0, *(order(ROWS + n) for n in range(3)))
+        return turn[0] > 60
+
+    with pytest.raises(CorruptStateError, match="was replaced"):
+        ingestor.cycle(until)
+    assert turn[0] < 60
+    assert found(lake) == list(range(ROWS))
+
+
+def test_a_stream_under_another_name_does_not_add_them_either() -> None:
+    lake, _ = filled()
+    replace_table(lake.local, NAME, REPLACED)
+    with pytest.raises(OtherStreamError, match="holds stream 'orders' of topic orders"):
+        lake.work(lake.ingestor(spec(stream="other")), turns=60)
+    assert found(lake) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_rows_stay_and_reading_goes_on_after_a_rollback_to_the_replacement_itself(version: int) -> None:
+    lake, topic = filled(version)
+    replace_table(lake.local, NAME, REPLACED)
+    topic.send(0, *(order(ROWS + n) for n in range(5)))
+    back(lake, str(REPLACED), Offsets.KEEP)
+    state = lake.table()
+    assert state.head is not None
+    assert state.head["parent-snapshot-id"] == REPLACED
+    work(lake, version)
+    assert found(lake) == list(range(ROWS + 5))
+    with pytest.raises(InvalidError, match="is at snapshot"):
+        back(lake, str(lake.table().head_id), Offsets.KEEP)
+
+
+@pytest.mark.parametrize("offsets", list(Offsets))
+def test_the_former_rows_come_back_and_reading_goes_on_after_a_rollback_to_the_tag(offsets: Offsets) -> None:
+    lake, topic = filled()
+    former = lake.table().head_id
+    replace_table(lake.local, NAME, REPLACED)
+    topic.send(0, *(order(ROWS + n) for n in range(5)))
+    back(lake, "tarn-offsets-orders", offsets)
+    assert former in [snapshot["snapshot-id"] for snapshot in lake.table().ancestors()]
+    work(lake)
+    assert found(lake) == list(range(ROWS + 5))
+
+
+def test_what_was_read_before_stays_away_after_a_rollback_to_an_older_snapshot() -> None:
+    lake, topic = filled()
+    older = lake.table().head_id
+    send(lake, topic, 10)
+    replace_table(lake.local, NAME, REPLACED)
+    back(lake, str(older), Offsets.KEEP)
+    assert found(lake) == list(range(ROWS))
+    send(lake, topic, 5)
+    assert found(lake) == [*range(ROWS), *range(ROWS + 10, ROWS + 15)]
+
+
+def test_the_offsets_cannot_go_back_to_a_replacement_that_states_none() -> None:
+    lake, _ = filled()
+    replace_table(lake.local, NAME, REPLACED)
+    with pytest.raises(CorruptStateError, match="was replaced"):
+        back(lake, str(REPLACED), Offsets.REWIND)
+
+
+def test_dead_letters_that_wait_are_not_forgotten_with_it() -> None:
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    topic.send(0, b"junk", *(order(n) for n in range(1, ROWS)))
+    killed = lake.ingestor(spec())
+    killed._dead_letters.register = lambda _state: 0  # type: ignore[method-assign]
+    killed._dead_letters.due = lambda: False  # type: ignore[method-assign]
+    lake.work(killed, turns=60)
+    assert pending_in(lake.table(), "orders")
+    replace_table(lake.local, NAME, REPLACED)
+    back(lake, str(REPLACED), Offsets.KEEP)
+    assert pending_in(lake.table(), "orders")
+    work(lake)
+    assert [row["value"] for row in lake.rows("ops.dead_letters")] == [b"junk"]
+
+
+@pytest.mark.parametrize("emptied", ["by the replacement", "afterwards"])
+def test_a_table_without_rows_is_filled_from_the_log(emptied: str) -> None:
+    lake, topic = filled()
+    replace_table(lake.local, NAME, REPLACED, empty=emptied == "by the replacement")
+    if emptied == "afterwards":
+        deletes_all(lake, REPLACED + 1)
+    assert found(lake) == []
+    send(lake, topic, 5)
+    assert found(lake) == list(range(ROWS + 5))
+    send(lake, topic, 5)
+    assert found(lake) == list(range(ROWS + 10))
+
+
+def test_a_table_that_is_replaced_again_once_it_was_filled_stops_too() -> None:
+    lake, topic = filled()
+    replace_table(lake.local, NAME, REPLACED, empty=True)
+    work(lake)
+    replace_table(lake.local, NAME, REPLACED + 1)
+    with pytest.raises(CorruptStateError, match=str(REPLACED + 1)):
+        send(lake, topic, 5)
+    assert found(lake) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("emptied", ["by the replacement", "afterwards"])
+def test_one_stream_does_not_take_the_rows_of_the_other_for_those_of_a_replacement(emptied: str) -> None:
+    """Two ingestors of one table, which was replaced and is empty: whoever comes second finds rows."""
+    lake, topic = filled()
+    other = Topic("others", 1, topic_id="id-2")
+    lake.sources.topics["others"] = other
+    text = spec(stream="others").model_dump(by_alias=True, mode="json")
+    text["spec"]["source"]["kafka"]["topic"] = "others"
+    second = type(spec()).model_validate(text)
+    other.send(0, *(order(1_000 + n) for n in range(4)))
+    lake.work(lake.ingestor(second), turns=60)
+    replace_table(lake.local, NAME, REPLACED, empty=emptied == "by the replacement")
+    if emptied == "afterwards":
+        deletes_all(lake, REPLACED + 1)
+    lake.work(lake.ingestor(second), turns=60)
+    assert len(lake.rows()) == 4
+    send(lake, topic, 5)
+    assert len(lake.rows()) == ROWS + 5 + 4
+    state = lake.table()
+    assert [offsets_in(state, name).next for name in ("orders", "others")] == [{0: ROWS + 5}, {0: 4}]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("tool", ["an engine", "scripts/tarn rollback"])
+def test_a_table_that_had_rows_before_the_stream_and_went_back_to_them_is_filled_again(tool: str) -> None:
+    lake, topic = filled()
+    # What stood there first: the rows of a table that ingest did not write.
+    replace_table(lake.local, NAME, REPLACED)
+    update(
+        lake,
+        {"action": "remove-snapshot-ref", "ref-name": "tarn-offsets-orders"},
+        {"action": "remove-properties", "removals": ["tarn.offsets.orders.since"]},
+    )
+    send(lake, topic, 5)
+    assert len(lake.rows()) == 2 * ROWS + 5, "that table was no stream's"
+    if tool == "an engine":
+        at = {"ref-name": "main", "type": "branch", "snapshot-id": REPLACED}
+        update(lake, {"action": "set-snapshot-ref", **at})
+    else:
+        back(lake, str(REPLACED), Offsets.REWIND)
+    assert len(lake.rows()) == ROWS
+    assert foreign_snapshot(lake.local, NAME, REPLACED + 1), "and others may add to it"
+    work(lake)
+    assert len(lake.rows()) == 2 * ROWS + 5
+
+
+def test_a_thinned_history_does_not_stop_a_stream() -> None:
+    lake, topic = filled(retention=Retention(newest=2, steps=(), total_min=0))
+    for number in range(6):
+        send(lake, topic, 5)
+        assert foreign_snapshot(lake.local, NAME, REPLACED + number)
+    assert found(lake) == list(range(ROWS + 30))
