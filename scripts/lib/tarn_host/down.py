@@ -12,6 +12,7 @@ from tarn_host.stack import engine, firewall, lifecycle, project
 from tarn_host.stack.lock import only_one
 
 _GONE = ("not found", "is the docker daemon running", "no such file", "connection refused")
+_LOST = "all tables, the log, the secrets and the notebooks in work/"
 HELP = "Stop Tarn. Data, images and the engine stay unless asked otherwise. Safe to run again."
 
 
@@ -48,12 +49,11 @@ def consent(name: str, assume_yes: bool) -> None:
     """
     if not assume_yes and not is_terminal():
         raise StopError(
-            f"--purge removes all tables, the log, the secrets and the notebooks in work/ of {name}, and there "
-            "is no terminal to ask on; nothing was done",
+            f"--purge removes {_LOST} of {name}, and there is no terminal to ask on; nothing was done",
             "add --yes if that is wanted; scripts/down without --purge only stops",
             2,
         )
-    if not agree(f"Remove all tables, the log, the secrets and the notebooks in work/ of {name}?", assume_yes):
+    if not agree(f"Remove {_LOST} of {name}?", assume_yes):
         raise StopError("nothing was removed", "run scripts/down without --purge to only stop")
 
 

@@ -94,7 +94,7 @@ class Project:
         """The variables of every docker and docker compose call; the rest comes from .env itself."""
         own = {"COMPOSE_PROJECT_NAME": self.name, "TARN_BASE": self.base, "DOCKER_BUILDKIT": "1"}
         files = (self.settings.get("COMPOSE_FILE") or COMPOSE_FILE.name).split(":")
-        # Compose refuses a file that is merged with itself; for its own commands the user may name it in .env.
+        # For plain Compose the user may name it in .env; Compose refuses one that is merged with itself.
         if self.overlay and self.overlay not in map(os.path.normpath, files):
             own["COMPOSE_FILE"] = ":".join([*files, self.overlay])
         return {**{k: v for k, v in self.choices.items() if k not in self.fixed}, **own}
