@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -155,6 +156,30 @@ def test_a_catalog_that_does_not_answer_is_named(tmp_path: Path) -> None:
     assert f"the catalog at http://127.0.0.1:{port} (TARN_CATALOG_URI) does not answer" in said
     assert "scripts/tarn status shows it, scripts/up starts it" in said
     assert "breaks a service, and the stack was running before: allow it with --tarn-faults" in said
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_what_needs_trino_is_skipped_where_nothing_listens_as_in_the_small_profile(
+    tmp_path: Path, listens: bool
+) -> None:
+    from tarn_testkit.environment import NAMES
+
+    text = """
+import pytest
+
+@pytest.mark.tarn_stack(profile="full")
+def test_of_the_full_profile():
+    pass
+"""
+    with socket.socket() as trino:
+        trino.bind(("127.0.0.1", 0))
+        if listens:
+            trino.listen()
+        where = {"TARN_TRINO_URI": f"http://127.0.0.1:{trino.getsockname()[1]}"}
+        code, said = outcome(suite(tmp_path, text=text, **(dict.fromkeys(NAMES, "x") | where)))
+    assert code == 0, said
+    assert ("1 passed" in said) is listens
+    assert ("needs the full profile: --tarn-profile full, or scripts/up --full" in said) is not listens
 
 
 def test_a_suite_that_does_not_ask_for_the_lake_has_none(tmp_path: Path) -> None:
