@@ -14,7 +14,7 @@ from tarn_testkit.errors import KitError
 NAME_CHARS_MAX = 63
 SLUG_CHARS_MAX = 30
 _FLAGS = re.compile(r"\(\?[a-zA-Z]+\)")
-_ESCAPED = re.compile(r"\\[^Az]")
+_ESCAPED = re.compile(r"\\[^A]")
 _CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
 
 
@@ -41,20 +41,19 @@ def topic_name(namespace: str, topic: str) -> str:
 def topic_pattern(namespace: str, pattern: str) -> str:
     """Pattern for topics in a namespace of the tests whose own names match one as a whole.
 
-    Flags of the whole pattern, as in `(?i)orders-.*`, stay in front; `^` at its begin and `$` at its end,
-    which say nothing about a match as a whole, are left out.
+    Flags of the whole pattern, as in `(?i)orders-.*`, stay in front, and `^` at its begin, which says nothing
+    about a match as a whole, is left out.
 
     Raises:
-        KitError: there is another `^` or `$` in it, or their like: it would mean another place if moved.
+        KitError: there is another `^` in it, or a `\\A`: it would mean another place if moved.
     """
     flags = _FLAGS.match(pattern)
     begin = flags.group() if flags else ""
-    plain = re.sub(r"(?<!\\)((?:\\\\)*)\$+$", r"\1", pattern[len(begin) :].lstrip("^"))
-    bare = _CLASS.sub("", _ESCAPED.sub("", plain))
-    if re.search(r"[\^$]|\\[Az]", bare):
+    plain = pattern[len(begin) :].lstrip("^")
+    if re.search(r"\^|\\A", _CLASS.sub("", _ESCAPED.sub("", plain))):
         raise KitError(
-            f"topicPattern {pattern!r} has a ^ or $ within, and cannot be moved into a namespace of the "
-            "tests: leave them out, as a pattern has to match the whole name of a topic anyway"
+            f"topicPattern {pattern!r} has a ^ or \\A within, and cannot be moved into a namespace of the "
+            "tests: leave it out, as a pattern has to match the whole name of a topic anyway"
         )
     return rf"{begin}{re.escape(namespace)}\.(?:{plain})"
 

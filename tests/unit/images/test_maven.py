@@ -56,6 +56,7 @@ def test_without_a_proxy_maven_gets_its_arguments_alone(maven: Path) -> None:
             r"http://corp%5Cada:p%40s%3A%2F%26%3C\n@p:1",
             {"host": "p", "port": "1", "username": r"corp\ada", "password": r"p@s:/&<\n"},
         ),
+        ("http://a:50%off%21@p:1", {"host": "p", "port": "1", "username": "a", "password": "50%off!"}),
     ],
 )
 @pytest.mark.parametrize("name", ["https_proxy", "HTTPS_PROXY", "http_proxy"])
@@ -73,7 +74,12 @@ def test_both_proxies_and_what_goes_past_them(maven: Path) -> None:
     assert (https["protocol"], https["host"]) == ("https", "b")
     hosts = "localhost|*.localhost|corp|*.corp|lab|*.lab|10.0.0.1|*.10.0.0.1"
     assert http["nonProxyHosts"] == https["nonProxyHosts"] == hosts
-    assert settings(maven, http_proxy="http://a:1", NO_PROXY="*")[0]["nonProxyHosts"] == "*"
+    for value, found in (
+        ("*", "*"),
+        ("a:8081,[fd00::1]:1", "a|*.a|[fd00::1]|*.[fd00::1]"),
+        ("::1", "::1|*.::1"),
+    ):
+        assert settings(maven, http_proxy="http://a:1", NO_PROXY=value)[0]["nonProxyHosts"] == found
 
 
 @pytest.mark.parametrize("folder", BUILT_BY_USERS)
