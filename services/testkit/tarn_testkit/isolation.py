@@ -39,13 +39,13 @@ def topic_name(namespace: str, topic: str) -> str:
 
 
 def topic_pattern(namespace: str, pattern: str) -> str:
-    """Pattern for topics in a namespace of the tests whose own names match one as a whole.
+    r"""Pattern for topics in a namespace of the tests whose own names match one as a whole.
 
     Flags of the whole pattern, as in `(?i)orders-.*`, stay in front, and `^` at its begin, which says nothing
     about a match as a whole, is left out.
 
     Raises:
-        KitError: there is another `^` in it, or a `\\A`: it would mean another place if moved.
+        KitError: there is another `^` in it, or a `\A`: it would mean another place if moved.
     """
     flags = _FLAGS.match(pattern)
     begin = flags.group() if flags else ""
