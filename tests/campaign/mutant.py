@@ -49,7 +49,9 @@ def mutated(*changes: tuple[Any, str, Any]) -> Patches:
     return apply
 
 
-def any_range(table: Any, topic: Any, ranges: Any, *, fresh: Any = frozenset()) -> OffsetMap:
+def any_range(
+    table: Any, topic: Any, ranges: Any, *, fresh: Any = frozenset(), epochs: Any = None
+) -> OffsetMap:
     """A batch goes on any base: what takes the place of `check_offsets`."""
     known = dict(table.next) if table is not None else {}
     return OffsetMap(source=topic, next=known | {r.partition: r.end for r in ranges})

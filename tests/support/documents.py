@@ -23,7 +23,13 @@ DOCS = {
 }
 """Number of blocks of every other document that tests/notebooks/test_readme.py runs, in this order, as they
 use what the first one makes."""
-DOCS_KEPT_BACK = {"docs/operations.md": 1, "docs/page.md": 1, "docs/testing.md": 6, "docs/upgrading.md": 1}
+DOCS_KEPT_BACK = {
+    "docs/ingestion.md": 1,
+    "docs/operations.md": 1,
+    "docs/page.md": 1,
+    "docs/testing.md": 6,
+    "docs/upgrading.md": 1,
+}
 """Number of those that say above themselves why no test runs them."""
 LEFT_BEHIND = ("credential", "lake.tar", "orders.json", "orders.yaml", "tills.yaml")
 """Files that blocks write beside the README."""

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
 from tarn.adapters.kafka_client import (
+    OUT_OF_LOG,
     KafkaConnection,
     OffsetAndMetadata,
     OffsetSpec,
     TopicPartition,
     create_topic,
     describe_topic,
+    epoch_ends,
     identity_of,
     vendor,
 )
@@ -145,15 +147,23 @@ class KafkaSource:
             partitions = [TopicPartition(self._topic, p["partition_index"]) for p in found["partitions"]]
             starts = self._offsets(partitions, OffsetSpec.EARLIEST)
             ends = self._offsets(partitions, OffsetSpec.LATEST)
-        return {tp.partition: OffsetBounds(starts[tp], ends[tp]) for tp in sorted(partitions)}
+        return {
+            tp.partition: OffsetBounds(starts[tp].offset, ends[tp].offset, ends[tp].leader_epoch)
+            for tp in sorted(partitions)
+        }
 
-    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> Mapping[Any, Any]:
         """The admin client raises what the broker answers; a consumer asks again until it times out."""
         asked = dict.fromkeys(partitions, spec)
-        found = self._admin.list_partition_offsets(
+        found: Mapping[Any, Any] = self._admin.list_partition_offsets(
             asked, isolation_level="read_committed", timeout_ms=CALL_TIMEOUT_MS
         )
-        return {tp: int(found[tp].offset) for tp in partitions}
+        return found
+
+    def epoch_ends(self, epochs: Mapping[int, int]) -> dict[int, int | None]:
+        """See `TopicReader.epoch_ends`."""
+        with self._errors("ask for the leader epochs of"):
+            return epoch_ends(self._admin, self._topic, epochs)
 
     def seek(self, positions: Mapping[int, int]) -> None:
         """See `TopicReader.seek`."""
@@ -165,7 +175,7 @@ class KafkaSource:
         with self._errors("read", operation="READ"):
             try:
                 return self._records.poll(records_max=records_max, timeout_s=timeout_s)
-            except (vendor.OffsetOutOfRangeError, vendor.NoOffsetForPartitionError) as e:
+            except OUT_OF_LOG as e:
                 positions = dict(self._records.positions)
                 raise OffsetGapError(
                     f"topic {self._topic} has no offset {positions} any more, or not yet: {e}; rows "

@@ -4,7 +4,8 @@
     AuthorizationError                          ForbiddenError          request the right that is named
     SaslAuthenticationFailedError and the like  UnauthenticatedError    correct the password
     UnknownTopicOrPartitionError                NoSuchTopicError        create the topic
-    OffsetOutOfRange, NoOffsetForPartition      OffsetGapError          stop: records are missing
+    OffsetOutOfRange, NoOffsetForPartition,     OffsetGapError          stop: records are missing
+    LogTruncationError
     UnsupportedCodecError, CorruptRecordError   DataError               stop: records cannot be read
     any other KafkaError, OSError               UnavailableError        wait
 
@@ -26,6 +27,7 @@ with warnings.catch_warnings():
     from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
     from kafka.consumer import KafkaConsumer
     from kafka.producer import KafkaProducer
+    from kafka.protocol.consumer import OffsetForLeaderEpochRequest
     from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from tarn.adapters.kafka_login import ANONYMOUS, ASK_TIMEOUT_S, Login, rejected, require_login
@@ -41,6 +43,7 @@ __all__ = [
     "TopicPartition",
     "create_topic",
     "describe_topic",
+    "epoch_ends",
     "topic_configs",
     "vendor",
 ]
@@ -52,6 +55,12 @@ REASON_CHARS_MAX = 200
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 """Compressions that this installation reads."""
 
+OUT_OF_LOG = (
+    vendor.OffsetOutOfRangeError,
+    vendor.NoOffsetForPartitionError,
+    vendor.LogTruncationError,
+)
+"""Errors of a position that the log does not have."""
 _REJECTED = (
     vendor.SaslAuthenticationFailedError,
     vendor.UnsupportedSaslMechanismError,
@@ -134,7 +143,7 @@ class KafkaConnection:
                 "create: true in the spec",
                 **about,
             )
-        if isinstance(error, vendor.OffsetOutOfRangeError | vendor.NoOffsetForPartitionError):
+        if isinstance(error, OUT_OF_LOG):
             return OffsetGapError(f"could not {action}: the log does not hold the offset: {reason}", **about)
         if isinstance(error, vendor.UnsupportedCodecError):
             return DataError(
@@ -211,6 +220,40 @@ def identity_of(admin: Any, topic: str) -> TopicIdentity:
     found = describe_topic(admin, topic)
     cluster = admin.describe_cluster()["cluster_id"]
     return TopicIdentity(cluster=str(cluster), topic=topic, topic_id=str(found["topic_id"]))
+
+
+def epoch_ends(admin: Any, topic: str, epochs: Mapping[int, int]) -> dict[int, int | None]:
+    """Where leader epochs end in the partitions of a topic; see `TopicReader.epoch_ends`.
+
+    The library has this request, and no method of a client that sends it without reading; so it goes the way
+    of the admin client's own requests.
+
+    Raises:
+        KafkaError: the library's own, also what a broker answers for one of the partitions.
+    """
+    kind = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+
+    async def ask() -> dict[int, int | None]:
+        found: dict[int, int | None] = {}
+        leaders = await admin._async_get_leader_for_partitions([TopicPartition(topic, p) for p in epochs])
+        for leader, partitions in leaders.items():
+            asked = [
+                kind.OffsetForLeaderPartition(partition=p, current_leader_epoch=-1, leader_epoch=epochs[p])
+                for p in sorted(tp.partition for tp in partitions)
+            ]
+            request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[kind(topic=topic, partitions=asked)])
+            answer = await admin._manager.send(request, node_id=leader)
+            for one in (one for of_topic in answer.topics for one in of_topic.partitions):
+                error = vendor.for_code(one.error_code)
+                if error is not vendor.NoError:
+                    raise error(f"leader epochs of {topic} {one.partition}")
+                found[one.partition] = int(one.end_offset) if one.end_offset >= 0 else None
+        return found
+
+    ends: dict[int, int | None] = admin._manager.run(ask)
+    if ends.keys() != epochs.keys():
+        raise vendor.KafkaError(f"no leader epochs of {topic} {sorted(epochs.keys() - ends.keys())}")
+    return ends
 
 
 def topic_configs(admin: Any, topic: str) -> dict[str, str]:

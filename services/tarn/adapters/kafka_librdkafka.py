@@ -27,7 +27,7 @@ from confluent_kafka import (
 )
 
 from tarn.adapters.kafka_client import RECONNECT_MS_MAX, KafkaConnection, vendor
-from tarn.adapters.kafka_records import FETCH_WAIT_MS_MAX, METADATA_AGE_MS_MAX
+from tarn.adapters.kafka_records import FETCH_WAIT_MS_MAX, METADATA_AGE_MS_MAX, known_epoch
 from tarn.core.batch import RawRecords
 
 log = structlog.get_logger()
@@ -75,6 +75,7 @@ class _Columns:
     times_ms: list[int] = field(default_factory=list)
     keys: list[bytes | None] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
+    epoch: int | None = None
 
 
 class LibrdkafkaConsumer:
@@ -185,6 +186,7 @@ class LibrdkafkaConsumer:
                     values=records.values,
                     start=start,
                     end=end,
+                    epoch=records.epoch,
                 )
             )
             self._positions[partition] = end
@@ -228,6 +230,7 @@ def _collect(messages: Sequence[Any], found: dict[int, _Columns], ends: dict[int
         ]
         columns.keys += map(_key, run)
         columns.values += map(_value, run)
+        columns.epoch = known_epoch(run[-1].leader_epoch())
 
 
 @contextmanager

@@ -19,6 +19,11 @@ METADATA_AGE_MS_MAX = 60_000
 CALL_TIMEOUT_MS = 10_000
 
 
+def known_epoch(epoch: int | None) -> int | None:
+    """The leader epoch of a record; None for -1, which stands for an unknown one."""
+    return epoch if epoch is not None and epoch >= 0 else None
+
+
 class RecordConsumer(Protocol):
     """Reads the committed records of assigned partitions, and reports the position reached."""
 
@@ -104,6 +109,7 @@ class PythonConsumer:
                         values=[r.value for r in records],
                         start=start,
                         end=end,
+                        epoch=known_epoch(records[-1].leader_epoch) if records else None,
                     )
                 )
                 self._positions[partition] = end

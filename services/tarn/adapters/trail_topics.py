@@ -105,6 +105,10 @@ class TrailReader:
         self._newest = max(self._segments(after=after), default=self._newest)
         return {PARTITION: OffsetBounds(0, 0 if self._newest is None else (self._newest + 1) * LINES_MAX)}
 
+    def epoch_ends(self, epochs: Mapping[int, int]) -> dict[int, int | None]:
+        """See `TopicReader.epoch_ends`: the trail has none."""
+        return {}
+
     def seek(self, positions: Mapping[int, int]) -> None:
         """See `TopicReader.seek`."""
         self._position = positions.get(PARTITION, 0)

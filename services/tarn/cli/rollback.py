@@ -435,7 +435,8 @@ def _furthest(present: OffsetMap | None, then: OffsetMap | None) -> OffsetMap | 
     if present is None or then is None or present.source != then.source:
         return present or then
     ends = {p: max(present.next.get(p, 0), then.next.get(p, 0)) for p in (*present.next, *then.next)}
-    return OffsetMap(source=present.source, next=ends)
+    epochs = {p: one.epochs[p] for one in (then, present) for p in one.epochs if one.next[p] == ends[p]}
+    return OffsetMap(source=present.source, next=ends, epochs=epochs)
 
 
 def _updates(state: TableState, snapshot_id: int) -> list[Json]:

@@ -30,6 +30,7 @@ class RawRecords:
         start: the consumer's position before the poll.
         end: the consumer's position after it. Records lie in [start, end); offsets in the range without a
             record are aborted, compacted or control records.
+        epoch: leader epoch of the last record, which none before it exceeds; None if it is unknown.
     """
 
     partition: int
@@ -39,6 +40,7 @@ class RawRecords:
     values: Sequence[bytes | None]
     start: int
     end: int
+    epoch: int | None = None
 
     def __post_init__(self) -> None:
         """Reject inconsistent columns: a source that produces them would lose or duplicate rows."""

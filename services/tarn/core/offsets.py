@@ -67,17 +67,27 @@ class OffsetMap:
     Attributes:
         source: topic that the offsets belong to.
         next: partition to next offset; a partition without commits is absent.
+        epochs: partition to a leader epoch of Kafka: none of the records before the offset has a later one,
+            and it was the leader's when they were read, or an earlier one. A partition is absent if it is
+            unknown. Maps with the same offsets are equal, whatever their epochs are.
     """
 
     source: TopicIdentity
     next: Mapping[int, int] = field(default_factory=dict)
+    epochs: Mapping[int, int] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        """Freeze the mapping."""
+        """Freeze the mappings."""
         object.__setattr__(self, "next", MappingProxyType(dict(sorted(self.next.items()))))
+        epochs = {p: self.epochs[p] for p in self.next if p in self.epochs}
+        object.__setattr__(self, "epochs", MappingProxyType(epochs))
 
-    def advance(self, ranges: Iterable[OffsetRange]) -> OffsetMap:
+    def advance(self, ranges: Iterable[OffsetRange], epochs: Mapping[int, int] | None = None) -> OffsetMap:
         """The map after these ranges; other partitions are carried forward.
+
+        Args:
+            ranges: offset ranges, at most one per partition.
+            epochs: partition to the leader epoch of its range; see `OffsetMap`.
 
         Raises:
             ValueError: a range does not start where the map ends; call `check_offsets` first.
@@ -87,24 +97,31 @@ class OffsetMap:
             if after.get(r.partition, r.start) != r.start:
                 raise ValueError(f"partition {r.partition}: [{r.start}, {r.end}) after {after[r.partition]}")
             after[r.partition] = r.end
-        return OffsetMap(source=self.source, next=after)
+        moved = {r.partition for r in ranges}
+        kept = {p: epoch for p, epoch in self.epochs.items() if p not in moved}
+        known = {p: epoch for p, epoch in (epochs or {}).items() if p in moved}
+        return OffsetMap(source=self.source, next=after, epochs=kept | known)
 
     def to_json(self) -> str:
         """Compact JSON, as stored in a snapshot summary.
 
         Each snapshot has the whole map, so that of many partitions is written in less than half the bytes:
         `next` are then lists, each of a partition, its offset, and the offsets of the partitions after it.
+        `epochs`, which earlier versions pass over, has the same form; it is one number if all partitions have
+        that epoch, as after each start of a broker, and absent if none is known.
         """
         pairs = len(self.next) <= PAIRS_MAX
-        return orjson.dumps(
-            {
-                "v": FORMAT if pairs else FORMAT_OF_LISTS,
-                "cluster": self.source.cluster,
-                "topic": self.source.topic,
-                "topic-id": self.source.topic_id,
-                "next": {str(p): o for p, o in self.next.items()} if pairs else _to_lists(self.next),
-            }
-        ).decode()
+        value: dict[str, Any] = {
+            "v": FORMAT if pairs else FORMAT_OF_LISTS,
+            "cluster": self.source.cluster,
+            "topic": self.source.topic,
+            "topic-id": self.source.topic_id,
+            "next": _to_json(self.next, pairs=pairs),
+        }
+        if self.epochs:
+            one = set(self.epochs.values()) if len(self.epochs) == len(self.next) else set()
+            value["epochs"] = one.pop() if len(one) == 1 else _to_json(self.epochs, pairs=pairs)
+        return orjson.dumps(value).decode()
 
     @staticmethod
     def from_json(text: str) -> OffsetMap:
@@ -116,17 +133,36 @@ class OffsetMap:
         try:
             value = versioned_json.read(text, FORMAT, FORMAT_OF_LISTS)
             source = TopicIdentity(cluster=value["cluster"], topic=value["topic"], topic_id=value["topic-id"])
-            pairs = value["next"].items() if value["v"] == FORMAT else _of_lists(value["next"])
-            after = {int(p): int(o) for p, o in pairs}
-            if any(p < 0 or o < 0 for p, o in after.items()):
-                raise ValueError("a negative partition or offset")
-            return OffsetMap(source=source, next=after)
+            after = _of_json(value["next"], pairs=value["v"] == FORMAT)
+            epochs = value.get("epochs", {} if value["v"] == FORMAT else [])
+            known = (
+                dict.fromkeys(after, epochs)
+                if isinstance(epochs, int)
+                else _of_json(epochs, pairs=value["v"] == FORMAT)
+            )
+            if any(n < 0 for n in (*after, *after.values(), *known, *known.values())):
+                raise ValueError("a negative partition, offset or epoch")
+            return OffsetMap(source=source, next=after, epochs=known)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise CorruptStateError(
                 f"the offset map in the snapshot summary cannot be read ({e!r}): {text[:200]!r}; "
                 "roll the table back to a snapshot with a whole map",
                 value=text[:200],
             ) from e
+
+
+def _to_json(numbers: Mapping[int, int], *, pairs: bool) -> Any:
+    """Numbers by partition, as an object of pairs or as lists."""
+    return {str(p): n for p, n in numbers.items()} if pairs else _to_lists(numbers)
+
+
+def _of_json(value: Any, *, pairs: bool) -> dict[int, int]:
+    """What `_to_json` wrote.
+
+    Raises:
+        ValueError, TypeError, AttributeError: it is not of that form.
+    """
+    return {int(p): int(n) for p, n in (value.items() if pairs else _of_lists(value))}
 
 
 def _to_lists(offsets: Mapping[int, int]) -> list[list[int]]:
@@ -160,6 +196,7 @@ def check_offsets(
     ranges: tuple[OffsetRange, ...],
     *,
     fresh: frozenset[int] = frozenset(),
+    epochs: Mapping[int, int] | None = None,
 ) -> OffsetMap | AlreadyCommitted | Rejected:
     """Check whether a batch may be committed on a base whose newest offset map is `table`.
 
@@ -170,6 +207,7 @@ def check_offsets(
         fresh: partitions that were missing from the table's map at planning time; the plan chose their start
             (the log start). Any other partition must be in the map: if it is missing now, a rollback removed
             it together with its earlier rows.
+        epochs: partition to the leader epoch of its range; see `OffsetMap`.
 
     Returns:
         The offset map to commit with the batch; `AlreadyCommitted` if every range is in the table, by an
@@ -196,7 +234,7 @@ def check_offsets(
         return Rejected(
             reason=f"partition {r.partition}: the batch starts at {r.start}, the table {ends} ({kind})"
         )
-    return (table or OffsetMap(source=source)).advance(ranges)
+    return (table or OffsetMap(source=source)).advance(ranges, epochs)
 
 
 def require_same_source(table: TopicIdentity, seen: TopicIdentity) -> None:

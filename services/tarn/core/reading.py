@@ -164,7 +164,7 @@ def ends_in(state: TableState, *, table: str) -> dict[str, OffsetMap]:
                 "it by a query",
                 table=table,
             )
-        ends[found.source.topic] = found if known is None else _joined(known, found)
+        ends[found.source.topic] = _joined(known or found, found)
     return ends
 
 
@@ -180,6 +180,7 @@ def streams_of(state: TableState) -> list[str]:
 
 
 def _joined(one: OffsetMap, other: OffsetMap) -> OffsetMap:
+    """Of each partition the later offset; readers of the table need no epochs."""
     partitions = one.next.keys() | other.next.keys()
     after = {p: max(one.next.get(p, 0), other.next.get(p, 0)) for p in partitions}
     return OffsetMap(source=one.source, next=after)

@@ -21,10 +21,15 @@ class NoMessagesError(NotFoundError):
 
 @dataclass(frozen=True, slots=True)
 class OffsetBounds:
-    """Offsets in a partition's log: [start, end); `end` is the last stable offset."""
+    """Offsets in a partition's log: [start, end); `end` is the last stable offset.
+
+    `epoch` is the leader epoch of its log now, None if it has none. It grows each time that a broker takes
+    the partition over, also the same one after a start. Records have the epoch in which they were written.
+    """
 
     start: int
     end: int
+    epoch: int | None = None
 
 
 class TopicReader(Protocol):
@@ -43,6 +48,21 @@ class TopicReader(Protocol):
 
         Raises:
             NoSuchTopicError: the topic does not exist.
+            UnavailableError: the cluster does not respond.
+        """
+
+    def epoch_ends(self, epochs: Mapping[int, int]) -> dict[int, int | None]:
+        """Where leader epochs end in the log (Kafka's OffsetForLeaderEpoch).
+
+        Args:
+            epochs: partition to leader epoch.
+
+        Returns:
+            Partition to the offset where later epochs begin, or to the end of the log; None if the log has
+            not come to that epoch.
+
+        Raises:
+            NoSuchTopicError: the topic or a partition does not exist.
             UnavailableError: the cluster does not respond.
         """
 

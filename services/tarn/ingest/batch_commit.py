@@ -368,6 +368,7 @@ class BatchCommit:
         source: identity of the topic that was read.
         ranges: offset ranges that the batch covers.
         fresh: partitions missing from the table's offset map at planning time.
+        epochs: partition to the leader epoch of its range; see `OffsetMap`.
         files: data files of the good records.
         letters: the dead-letter file, if there are bad records; its sequence number is set per attempt.
         registered: watermark last seen in the dead-letter table; files it covers are not carried forward.
@@ -386,6 +387,7 @@ class BatchCommit:
     source: TopicIdentity
     ranges: tuple[OffsetRange, ...]
     fresh: frozenset[int] = frozenset()
+    epochs: Mapping[int, int] = field(default_factory=dict)
     files: tuple[WrittenFile, ...] = ()
     letters: tuple[WrittenFile, ...] = ()
     registered: DeadLetterWatermark | None = None
@@ -402,7 +404,9 @@ class BatchCommit:
         Raises:
             SourceChangedError: the table's offsets belong to another topic.
         """
-        after = check_offsets(offsets_in(state, self.stream), self.source, self.ranges, fresh=self.fresh)
+        after = check_offsets(
+            offsets_in(state, self.stream), self.source, self.ranges, fresh=self.fresh, epochs=self.epochs
+        )
         if not isinstance(after, OffsetMap):
             return after
         # Where the stream stands before the batch.

@@ -50,6 +50,7 @@ from tarn.ingest.replicas import Replica
 from tarn.ingest.sampling import Sampler
 from tarn.ingest.status import State, StatusReporter
 from tarn.ingest.stream_table import StreamTable
+from tarn.ingest.truncation import require_untruncated
 from tarn.ingest.upkeep import Upkeep
 
 log = structlog.get_logger()
@@ -65,6 +66,8 @@ class Plan:
         state: version of the table.
         fresh: partitions missing from the table's offset map.
         own: partitions that are read here, with the offset that each starts at.
+        epochs: partition to the leader epoch of its log when this was planned. A record of a later one was
+            written after a broker took the log over, perhaps shorter than it was: a new plan finds out.
     """
 
     source: TopicReader
@@ -72,6 +75,7 @@ class Plan:
     state: TableState
     fresh: frozenset[int]
     own: Mapping[int, int]
+    epochs: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +278,7 @@ class Ingestor:
                 uncommitted, group_commit_s = {}, now
             if now - looked_s >= limits.check_interval_s:
                 looked_s = now
-                if not self._measure(plan.source):
+                if not self._measure(plan):
                     return
                 if wait_s is None and commit is None:
                     seen = self._look(plan)
@@ -288,7 +292,8 @@ class Ingestor:
                     commit, states = executor.submit(self._upkeep.move_mark, change, self._table.writer), True
                     continue
             timeout_s = limits.poll_s_max if wait_s is None else min(wait_s, limits.poll_s_max)
-            self._read(plan, batch, timeout_s)
+            if not self._read(plan, batch, timeout_s):
+                return
         if commit is not None:
             self._batch_due = True
             result = commit.result()
@@ -299,19 +304,40 @@ class Ingestor:
             plan.source.commit_group_offsets(uncommitted)
         self._dead_letters.register_waiting()
 
-    def _read(self, plan: Plan, batch: OpenBatch, timeout_s: float) -> None:
-        """Poll once, if there is memory for what that may return, and add it to the batch."""
+    def _read(self, plan: Plan, batch: OpenBatch, timeout_s: float) -> bool:
+        """Poll once, if there is memory for what that may return, and add it to the batch.
+
+        Returns:
+            False if a new plan is needed: there are records of a later leader epoch than that of the plan.
+        """
         if not plan.own:
             # More replicas than partitions: this one stands by, as the topic may get more.
             self._context.ports.sleep(timeout_s)
-            return
+            return True
         records_max = batch.borrow()
         if not records_max:
             self._context.ports.sleep(min(timeout_s, self._context.limits.memory_s))
-            return
-        for polled in plan.source.poll(records_max=records_max, timeout_s=timeout_s):
-            batch.add(polled)
+            return True
+        polled = plan.source.poll(records_max=records_max, timeout_s=timeout_s)
+        if self._taken_over(plan, {part.partition: part.epoch for part in polled}):
+            return False
+        while polled:  # the batch alone holds them while they are decoded
+            batch.add(polled.pop(0))
         batch.settle()
+        return True
+
+    def _taken_over(self, plan: Plan, epochs: Mapping[int, int | None]) -> bool:
+        """Whether one of these leader epochs is later than that of the plan."""
+        later = {
+            p: epoch for p, epoch in epochs.items() if epoch is not None and epoch > plan.epochs.get(p, epoch)
+        }
+        if later:
+            log.info(
+                "a broker has taken partitions over; planning again",
+                ingestor=self.name,
+                epochs={str(p): epoch for p, epoch in later.items()},
+            )
+        return bool(later)
 
     def _plan(self) -> Plan:
         """Open the topic, create missing tables and topics, and look up the table's committed offsets."""
@@ -337,6 +363,14 @@ class Ingestor:
         self._progress.planned(state, table, identity, bounds)
         # From here on the reported lag is true even if the ingestor stops; each plan refreshes it.
         positions = start_positions(table, identity, bounds, stream=self._stream)
+        require_untruncated(
+            source,
+            table,
+            bounds,
+            stream=self._stream,
+            clock=self._context.clock,
+            poll_s=self._context.limits.poll_s_max,
+        )
         self._beside = require_only_stream(state, self._stream, identity, positions, table=str(self.table))
         state = self._table.evolve(state, self._commits, sampler, positions)
         self._table.open(state)
@@ -354,7 +388,9 @@ class Ingestor:
         )
         known = table.next if table is not None else {}
         fresh = frozenset(p for p in positions if p not in known)
-        return Plan(source=source, identity=identity, state=state, fresh=fresh, own=own)
+        # Asked for before the log was looked at: what is taken over since then is noticed by its records.
+        epochs = {p: b.epoch for p, b in bounds.items() if p in own and b.epoch is not None}
+        return Plan(source=source, identity=identity, state=state, fresh=fresh, own=own, epochs=epochs)
 
     def _begun(self, plan: Plan) -> Plan | None:
         """The plan, once the table has an offset of every partition read here; None if a new one is needed.
@@ -373,6 +409,7 @@ class Ingestor:
             source=plan.identity,
             ranges=tuple(OffsetRange(partition=p, start=at, end=at) for p, at in sorted(starts.items())),
             fresh=plan.fresh,
+            epochs=plan.epochs,
             registered=self._dead_letters.marker(plan.state.uuid),
             beside=self._beside,
             event_time=self._event_time,
@@ -422,6 +459,7 @@ class Ingestor:
             source=plan.identity,
             ranges=written.ranges,
             fresh=plan.fresh,
+            epochs=plan.epochs,
             files=written.files,
             letters=written.letters,
             registered=self._dead_letters.marker(plan.state.uuid),
@@ -637,13 +675,14 @@ class Ingestor:
         for file in files:
             file.leave(not self._context.stopping())
 
-    def _measure(self, source: TopicReader) -> bool:
+    def _measure(self, plan: Plan) -> bool:
         """Refresh the end offsets, which the lag is computed from; False if a new plan is needed."""
-        status = self._progress.reached(source.bounds())
+        bounds = plan.source.bounds()
+        status = self._progress.reached(bounds)
         if set(status.ends) - set(status.committed):
             log.info("the topic has new partitions; planning again", ingestor=self.name)
             return False
-        return True
+        return not self._taken_over(plan, {p: b.epoch for p, b in bounds.items() if p in plan.own})
 
     def _look(self, plan: Plan) -> TableState | None:
         """Check topic and table while no records arrive; None if a new plan is needed."""

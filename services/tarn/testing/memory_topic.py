@@ -26,6 +26,7 @@ class Topic:
         times_ms: timestamp by offset, if a test needs another than the usual.
         keys: key by (partition, offset), of what was appended with one.
         stamps_ms: timestamp by (partition, offset), of what was appended with one.
+        epochs: partition to the leader epochs of its log, each with the offset that it begins at; ascending.
     """
 
     def __init__(self, name: str, partitions: int, *, topic_id: str = "id-1", cluster: str = "c-1") -> None:
@@ -37,6 +38,7 @@ class Topic:
         self.times_ms: dict[int, int] = {}
         self.keys: dict[tuple[int, int], bytes] = {}
         self.stamps_ms: dict[tuple[int, int], int] = {}
+        self.epochs: dict[int, list[tuple[int, int]]] = {p: [(0, 0)] for p in range(partitions)}
         self._appending = threading.Lock()
 
     @property
@@ -47,6 +49,31 @@ class Topic:
     def send(self, partition: int, *values: bytes | Hole | None) -> None:
         """Append values to a partition."""
         self.logs[partition] += values
+
+    def take_over(self) -> None:
+        """Begin a new leader epoch in each partition, as a broker does that starts."""
+        for partition, log in self.logs.items():
+            held = self.epochs.setdefault(partition, [(0, 0)])
+            epoch = held[-1][0] + 2
+            # One without a record is forgotten.
+            held[:] = [*((e, start) for e, start in held if start < len(log)), (epoch, len(log))]
+
+    def truncate(self, partition: int, end: int) -> None:
+        """Lose the records from an offset on, as in a loss of power, and start again."""
+        del self.logs[partition][end:]
+        self.take_over()
+
+    def epoch_of(self, partition: int, offset: int) -> int:
+        """The leader epoch of a record, or of the log's end."""
+        held = self.epochs.setdefault(partition, [(0, 0)])
+        return max(epoch for epoch, start in held if start <= offset)
+
+    def epoch_end(self, partition: int, epoch: int) -> int | None:
+        """Where a leader epoch ends in a partition; see `TopicReader.epoch_ends`."""
+        held = self.epochs.setdefault(partition, [(0, 0)])
+        if epoch > held[-1][0]:
+            return None
+        return min((start for e, start in held if e > epoch), default=len(self.logs[partition]))
 
     def append(self, partition: int, value: bytes, *, key: bytes | None, time_ms: int) -> int:
         """Append one message with key and timestamp; its offset. Thread-safe."""
@@ -138,7 +165,15 @@ class MemoryTopicReader:
 
     def bounds(self) -> dict[int, OffsetBounds]:
         """See `TopicReader.bounds`."""
-        return {p: OffsetBounds(self._topic.starts[p], len(log)) for p, log in self._topic.logs.items()}
+        topic = self._topic
+        return {
+            p: OffsetBounds(topic.starts[p], len(log), topic.epoch_of(p, len(log)))
+            for p, log in topic.logs.items()
+        }
+
+    def epoch_ends(self, epochs: Mapping[int, int]) -> dict[int, int | None]:
+        """See `TopicReader.epoch_ends`."""
+        return {p: self._topic.epoch_end(p, epoch) for p, epoch in epochs.items()}
 
     def seek(self, positions: Mapping[int, int]) -> None:
         """See `TopicReader.seek`."""
@@ -169,6 +204,7 @@ class MemoryTopicReader:
                         values=[v for _, v in taken],
                         start=start,
                         end=end,
+                        epoch=self._topic.epoch_of(p, taken[-1][0]) if taken else None,
                     )
                 )
                 self.positions[p] = end

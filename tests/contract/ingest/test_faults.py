@@ -6,7 +6,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -375,6 +375,7 @@ def test_the_auditor_finds_what_a_zombie_does_without_the_chain(
         ranges: tuple[OffsetRange, ...],
         *,
         fresh: frozenset[int],
+        epochs: Mapping[int, int],
     ) -> OffsetMap:
         known = dict(table.next) if table is not None else {}
         return OffsetMap(source=source, next=known | {r.partition: r.end for r in ranges})

@@ -63,6 +63,7 @@ def test_the_map_the_commit_id_and_the_tag_are_in_the_snapshot():
         "topic": "orders",
         "topic-id": "id-1",
         "next": {"0": 7, "1": 7},
+        "epochs": 0,
     }
     assert head["summary"]["tarn.commit-id"]
     assert state.refs["tarn-offsets-orders"]["snapshot-id"] == head["snapshot-id"]

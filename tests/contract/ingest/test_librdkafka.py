@@ -150,6 +150,9 @@ class Sent:
     def error(self) -> KafkaError | None:
         return self._error
 
+    def leader_epoch(self) -> int | None:
+        return None if self._partition else self._offset // 5
+
 
 def test_pieces_with_holes_and_ends_become_the_columns_of_their_partitions(
     monkeypatch: pytest.MonkeyPatch,
@@ -164,6 +167,7 @@ def test_pieces_with_holes_and_ends_become_the_columns_of_their_partitions(
     assert ends == {2: 6, 0: 12}
     assert {p: columns.offsets for p, columns in found.items()} == {0: [3, 4, 7, 9], 1: [9, 10]}
     assert found[0].values == [b"3", b"4", b"7", b"9"]
+    assert (found[0].epoch, found[1].epoch) == (1, None), "that of the last record"
     assert found[0].keys == [b"k", None, None, b"k"]
     assert found[0].times_ms == [-1, 1_004, -1, -1], "a time that the record does not have is -1"
     denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no")

@@ -704,7 +704,8 @@ def test_of_files_that_were_dropped_meanwhile_the_others_are_merged_later() -> N
         gone.append(group.files[0].path)
         foreign(lake, ingestor, removed=(group.files[0],), summary={})
         ingestor._upkeep = Retires(group.files[:1])  # type: ignore[assignment]
-        ingestor._retire(Plan(source=None, identity=None, state=lake.table(), fresh=frozenset(), own={}))  # type: ignore[arg-type]
+        plan = Plan(source=None, identity=None, state=lake.table(), fresh=frozenset(), own={}, epochs={})  # type: ignore[arg-type]
+        ingestor._retire(plan)
         ingestor._upkeep = upkeep
 
     upkeep = ingestor._upkeep

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import secrets
+import struct
+import tarfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -122,6 +125,29 @@ class Broker:
     def restart(self) -> None:
         """Stop it gracefully, start it, and return when it is healthy."""
         self.container.stop(timeout=15)
+        self.container.start()
+        self.await_health("healthy")
+
+    def lose(self, topic: str, partition: int, *, offset: int) -> None:
+        """Kill it, let its log end before the batch with this offset as in a loss of power, and start it."""
+        self.container.kill("SIGKILL")
+        path = f"/data/log/{topic}-{partition}/{0:020}.log"
+        stream, _ = self.container.get_archive(path)
+        with tarfile.open(fileobj=io.BytesIO(b"".join(stream))) as packed:
+            member = packed.getmembers()[0]
+            held = packed.extractfile(member)
+            assert held is not None
+            data = held.read()
+        at = 0
+        while True:
+            first, size = struct.unpack_from(">qi", data, at)
+            if first >= offset:
+                break
+            at += 12 + size
+        member.size, out = at, io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w") as packed:
+            packed.addfile(member, io.BytesIO(data[:at]))
+        assert self.container.put_archive(str(Path(path).parent), out.getvalue())
         self.container.start()
         self.await_health("healthy")
 

@@ -102,7 +102,7 @@ def test_every_compression_is_read(
     producer.flush(timeout=WAIT_S)
     producer.close(timeout=5)
     source = opened(topic)
-    assert source.bounds() == {0: OffsetBounds(0, 300), 1: OffsetBounds(0, 0)}
+    assert source.bounds() == {0: OffsetBounds(0, 300, 0), 1: OffsetBounds(0, 0, 0)}
     parts = read(source, {0: 300, 1: 0}, {0: 0, 1: 0})
     assert values(parts) == {(0, n): value for n, value in enumerate(sent)}
     assert [t for part in parts for t in part.times_ms] == [first_ms + n for n in range(300)]
@@ -171,7 +171,7 @@ def test_deleted_records_are_a_gap_and_no_jump(
     admin.delete_records({TopicPartition(topic, 0): 6})
     admin.close()
     source = opened(topic)
-    assert source.bounds()[0] == OffsetBounds(6, 10)
+    assert source.bounds()[0] == OffsetBounds(6, 10, 0)
     source.seek({0: 3, 1: 0})
 
     def poll_until_told() -> None:

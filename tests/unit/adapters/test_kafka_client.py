@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -46,6 +47,7 @@ class Clients:
         self.at = ""
         self.made: list[tuple[str, dict[str, Any]]] = []
         self.open = 0
+        self._manager = self
         self.answers: dict[str, Any] = {
             "describe_topics": [{"topic_id": "id", "partitions": [{"partition_index": 0}], "error_code": 0}],
             "describe_cluster": {"cluster_id": "c"},
@@ -55,7 +57,8 @@ class Clients:
             "partitions_for": {0},
             "beginning_offsets": {ORDERS: 0},
             "end_offsets": {ORDERS: 10},
-            "list_partition_offsets": {ORDERS: SimpleNamespace(offset=10)},
+            "list_partition_offsets": {ORDERS: SimpleNamespace(offset=10, leader_epoch=4)},
+            "run": {0: 10},
             "position": 0,
             "poll": {},
             "send": self,
@@ -168,6 +171,13 @@ CALLS = {
         "DESCRIBE",
         True,
     ),
+    "ingest asks for epochs": Call(
+        lambda: source().epoch_ends({0: 4}),
+        "run",
+        "ask for the leader epochs of topic orders",
+        "DESCRIBE",
+        True,
+    ),
     "ingest seeks": Call(lambda: source().seek({0: 5}), "seek", "seek in topic orders", "DESCRIBE", True),
     "ingest polls": Call(polled, "poll", "read topic orders at or after {0: 5}", "READ", True),
     "ingest creates": Call(
@@ -222,7 +232,13 @@ CALLS = {
 
 
 # Readers of a topic and of offsets keep their clients until they are closed.
-READERS = ("ingest identifies", "ingest asks for bounds", "ingest seeks", "ingest polls")
+READERS = (
+    "ingest identifies",
+    "ingest asks for bounds",
+    "ingest asks for epochs",
+    "ingest seeks",
+    "ingest polls",
+)
 STAYS_OPEN = tuple(CALLS[name].run for name in (*READERS, "cli asks for bounds", "cli reads times"))
 
 
@@ -328,6 +344,7 @@ REST: dict[str, tuple[Exception, type[TarnError], str]] = {
         NoSuchTopicError,
         f"the topic does not exist at {BROKER}; create it",
     ),
+    "offset truncated": (vendor.LogTruncationError({ORDERS: None}), OffsetGapError, "LogTruncationError"),
     "offset gone": (vendor.OffsetOutOfRangeError({ORDERS: 5}), OffsetGapError, "OffsetOutOfRangeError"),
     "no offset": (vendor.NoOffsetForPartitionError(ORDERS), OffsetGapError, "NoOffsetForPartitionError"),
     "codec": (
@@ -390,11 +407,44 @@ def test_bounds_end_where_a_transaction_is_open(clients: Clients) -> None:
 
     def list_partition_offsets(of: Any, **options: Any) -> Any:
         asked.append((*of.values(), options["isolation_level"]))
-        return {ORDERS: SimpleNamespace(offset=7 + len(asked))}
+        return {ORDERS: SimpleNamespace(offset=7 + len(asked), leader_epoch=len(asked))}
 
     vars(clients)["list_partition_offsets"] = list_partition_offsets
-    assert source().bounds() == {0: OffsetBounds(8, 9)}
+    assert source().bounds() == {0: OffsetBounds(8, 9, 2)}
     assert asked == [(-2, "read_committed"), (-1, "read_committed")]
+
+
+class Leaders:
+    """An admin client of two brokers, each the leader of one partition."""
+
+    def __init__(self, error: type[Exception] = vendor.NoError) -> None:
+        self._manager = self
+        self.asked: list[tuple[int, Any]] = []
+        self._error = error
+
+    def run(self, ask: Callable[[], Any]) -> Any:
+        return asyncio.run(ask())
+
+    async def _async_get_leader_for_partitions(self, partitions: Any) -> Any:
+        return {7 + tp.partition: {tp} for tp in partitions}
+
+    async def send(self, request: Any, *, node_id: int) -> Any:
+        (topic,) = request.topics
+        (one,) = topic.partitions
+        self.asked.append((node_id, (topic.topic, one.partition, one.leader_epoch, one.current_leader_epoch)))
+        code = getattr(self._error, "errno", 0)
+        found = SimpleNamespace(
+            partition=one.partition, error_code=code, end_offset=10 if one.leader_epoch < 5 else -1
+        )
+        return SimpleNamespace(topics=[SimpleNamespace(topic=topic.topic, partitions=[found])])
+
+
+def test_epochs_are_asked_for_at_the_leader_of_each_partition() -> None:
+    leaders = Leaders()
+    assert kafka_client.epoch_ends(leaders, "orders", {0: 4, 1: 6}) == {0: 10, 1: None}
+    assert sorted(leaders.asked) == [(7, ("orders", 0, 4, -1)), (8, ("orders", 1, 6, -1))]
+    with pytest.raises(vendor.NotLeaderForPartitionError, match="leader epochs of orders 0"):
+        kafka_client.epoch_ends(Leaders(vendor.NotLeaderForPartitionError), "orders", {0: 4})
 
 
 def test_an_offset_that_ingest_misses_is_named_with_its_positions(clients: Clients) -> None:

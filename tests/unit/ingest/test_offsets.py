@@ -113,6 +113,43 @@ def test_the_map_of_many_partitions_takes_less_than_half_the_bytes():
     assert len(text) < len(json.dumps({str(p): o for p, o in known.items()}, separators=(",", ":"))) / 2
 
 
+@given(
+    st.dictionaries(st.integers(0, 99), st.tuples(st.integers(0, 2**62), st.none() | st.integers(0, 3))),
+)
+def test_epochs_survive_the_json_of_a_map(held):
+    epochs = {p: epoch for p, (_, epoch) in held.items() if epoch is not None}
+    found = OffsetMap(source=SOURCE, next={p: o for p, (o, _) in held.items()}, epochs=epochs)
+    again = OffsetMap.from_json(found.to_json())
+    assert (again, again.epochs) == (found, epochs)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "epochs", "stored"),
+    [
+        (2, {0: 4, 1: 4}, 4),
+        (2, {0: 4, 1: 6}, {"0": 4, "1": 6}),
+        (2, {1: 4}, {"1": 4}),
+        (2, {1: 4, 7: 4}, {"1": 4}),
+        (2, {}, None),
+        (900, dict.fromkeys(range(900), 4), 4),
+        (900, {7: 4, 8: 6, 10: 6}, [[7, 4, 6], [10, 6]]),
+    ],
+)
+def test_an_epoch_of_all_partitions_is_one_number(partitions, epochs, stored):
+    text = OffsetMap(source=SOURCE, next=dict.fromkeys(range(partitions), 7), epochs=epochs).to_json()
+    assert json.loads(text).get("epochs") == stored
+
+
+def test_a_partition_has_the_epoch_of_its_last_range_or_none():
+    first = OffsetMap(source=SOURCE, next={0: 10, 1: 5, 2: 7}, epochs={0: 2, 1: 2, 2: 2})
+    after = first.advance(ranges((0, 10, 12), (1, 5, 6)), {0: 4, 2: 6})
+    assert (after, after.epochs) == (at(p0=12, p1=6, p2=7), {0: 4, 2: 2})
+    assert first.advance(ranges((0, 10, 12))).epochs == {1: 2, 2: 2}, "as a caller that knows none"
+    checked = check_offsets(first, SOURCE, ranges((2, 7, 9)), epochs={2: 4})
+    assert isinstance(checked, OffsetMap)
+    assert checked.epochs == {0: 2, 1: 2, 2: 4}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -131,6 +168,11 @@ def test_the_map_of_many_partitions_takes_less_than_half_the_bytes():
         '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"x":1}}',
         '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":[1]}',
         '{"v":1,"cluster":"c","topic":"t","next":{}}',
+        '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"0":1},"epochs":-1}',
+        '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"0":1},"epochs":{"0":-1}}',
+        '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"0":1},"epochs":[[0,1]]}',
+        '{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":[[0,1]],"epochs":{"0":1}}',
+        '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"0":1},"epochs":"x"}',
     ],
 )
 def test_an_unreadable_map_stops(text):
