@@ -111,6 +111,7 @@ class KafkaLog:
         self._claims_config = claims_config
         self._producer: Producer | None = None
         self._admin: AdminClient | None = None
+        self._partitions: list[int] = []
         self._next = 0
         self._claims_id: str | None = None
 
@@ -122,6 +123,7 @@ class KafkaLog:
         options = _options(connection)
         with self._errors(connection, "open", operation="DESCRIBE"):
             place = self._found(self._asking(options))
+            self._partitions = list(place.ends)
         with self._errors(connection, "create the claims of", operation="CREATE"):
             self._create_claims(self._asking(options))
         with self._errors(connection, "look at the claims of", operation="DESCRIBE"):
@@ -140,8 +142,14 @@ class KafkaLog:
                 }
             )
             producer.init_transactions(OPEN_S_MAX)
-            ends = self._ends(self._asking(options), list(place.ends))
+            ends = self._ends(self._asking(options), self._partitions)
         return LogPlace(identity=place.identity, ends=ends)
+
+    def ends(self) -> dict[int, int]:
+        """See `TableLog.ends`."""
+        connection = self._connect()
+        with self._errors(connection, "look at", operation="DESCRIBE"):
+            return self._ends(self._asking(_options(connection)), self._partitions)
 
     def claims(self) -> Iterator[Record]:
         """See `TableLog.claims`."""

@@ -44,6 +44,13 @@ class TableLog(Protocol):
             UnavailableError: the broker does not respond.
         """
 
+    def ends(self) -> Mapping[int, int]:
+        """Partition to the offset behind its last record, now; asked after `open`.
+
+        Raises:
+            NoSuchTopicError, AccessError, UnavailableError: as of `open`.
+        """
+
     def claims(self) -> Iterable[Record]:
         """Committed claims since the last call, at first from the beginning; all that were confirmed before.
 
@@ -59,7 +66,8 @@ class TableLog(Protocol):
 
         Args:
             rows: partition and value of each row.
-            claims: makes the claims from the offsets of the rows.
+            claims: makes the claims from the offsets of the rows. If it raises, nothing is there, nor will
+                be after `open`.
 
         Raises:
             LogFencedError: another process writes this log; nothing is there.

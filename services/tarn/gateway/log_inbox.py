@@ -19,8 +19,10 @@ from tarn.core.errors import (
     AccessError,
     InvalidSettingError,
     InvalidSpecError,
+    OffsetGapError,
     OutcomeUnknownError,
     SourceChangedError,
+    TarnError,
     UnavailableError,
 )
 from tarn.core.log_claims import (
@@ -42,7 +44,7 @@ from tarn.core.table_catalog import TableName
 from tarn.core.table_log import LogFencedError, LogPlace, Record, TableLog, TableLogs
 from tarn.gateway.group_wait import GroupWait
 from tarn.gateway.log_judge import LogJudge, LogLimits, LogTaken
-from tarn.gateway.log_plan import LogPlan, looked
+from tarn.gateway.log_plan import LogPlan, landing, looked
 from tarn.gateway.log_queue import WriteQueue
 from tarn.gateway.log_records import LogColumns, judged
 from tarn.gateway.repeats import REASON_GONE
@@ -60,6 +62,8 @@ SETTLE_LOOK_S = 0.5
 """How often a broker that does not respond is asked what became of a transaction, in seconds."""
 REST_S = 5.0
 """How often the log is attended to while nothing is written, in seconds."""
+RESTART_S = 4.0
+"""A broker that was killed is not back within this time, in seconds."""
 BROKER_AWAY = "nothing was written, send it again; durability=lake needs no Kafka"
 
 
@@ -279,6 +283,7 @@ class LogInbox:
                 "reads: it was deleted and created again. See scripts/tarn status, which says what to do",
                 table=str(self.name),
             )
+        self._require_ahead(self._log, self._landed)
         if not self._whole:
             asked_s = self._context.clock()
             try:
@@ -287,6 +292,62 @@ class LogInbox:
                 raise self._changed(e) from e
             self._whole, self._read_s = True, asked_s
         return plan
+
+    def _require_ahead(self, opened: TableLog, landed: OffsetMap) -> None:
+        """Require that the next rows get offsets that the table does not have yet.
+
+        Args:
+            opened: the log.
+            landed: the table's offsets of it.
+
+        Raises:
+            OffsetGapError: the log ends before the table's offsets.
+            UnavailableError: the broker does not respond.
+        """
+        if all(self._ends.get(p, 0) >= offset for p, offset in landed.next.items()):
+            return
+        # The marks of transactions have offsets, and another gateway may have written.
+        try:
+            self._ends = dict(opened.ends())
+        except TarnError as e:
+            raise UnavailableError(f"the log of table {self.name}: {e.message}; {BROKER_AWAY}") from e
+        for partition, offset in landed.next.items():
+            end = self._ends.get(partition, 0)
+            if end < offset:
+                raise self._truncated(partition, end, offset)
+
+    def _require_new(self, plan: LogPlan, places: Sequence[tuple[int, int]]) -> None:
+        """Require that the table has none of the offsets that rows got; they are not committed yet.
+
+        Args:
+            plan: what was known of the table when the transaction began.
+            places: partition and offset of each row.
+
+        Raises:
+            OffsetGapError: it has one: the log was truncated since the plan was made.
+            TarnError: the table cannot be asked.
+        """
+        landed = self._landed
+        if landed is not None and self._context.clock() - plan.asked_s > RESTART_S:
+            # Long enough for a broker to come back; what the table had before that is known now.
+            now = replace(plan, landed=landing(self._commits.load()))
+            landed = now.landed_of(landed.source) or landed
+        known = {} if landed is None else landed.next
+        for partition, offset in places:
+            if offset < known.get(partition, 0):
+                raise self._truncated(partition, offset, known[partition])
+
+    def _truncated(self, partition: int, end: int, offset: int) -> OffsetGapError:
+        return OffsetGapError(
+            f"the log of table {self.name} was truncated: partition {partition} of topic "
+            f"{topic_of(self._uuid)} ended at {end}, and the table has its rows before {offset}. Rows "
+            "that are written there now would not get into the table; nothing was written. Restore Kafka's "
+            "log, or write with durability=lake",
+            table=str(self.name),
+            partition=partition,
+            end=end,
+            offset=offset,
+        )
 
     def _open(self, opened: TableLog) -> None:
         self._whole = False
@@ -344,6 +405,7 @@ class LogInbox:
 
         def claims(offsets: Sequence[int]) -> Sequence[Record]:
             places = [(partition, offset) for (partition, _), offset in zip(rows, offsets, strict=True)]
+            self._require_new(plan, places)
             sent.fates = [
                 Fate.of(places[begin:end], own) for (begin, end), (_, own) in zip(spans, parts, strict=True)
             ]
@@ -358,6 +420,9 @@ class LogInbox:
             self._place = None
             self._queue.put_back(one for one, _ in parts)
             self._let_others()
+        except OffsetGapError:
+            self._place = None
+            raise
         except (AccessError, UnavailableError) as e:
             self._place = None
             raise UnavailableError(f"the log of table {self.name}: {e.message}; {BROKER_AWAY}") from e

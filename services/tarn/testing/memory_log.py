@@ -119,6 +119,12 @@ class MemoryLog:
             ends={partition: len(values) for partition, values in log.logs.items()},
         )
 
+    def ends(self) -> dict[int, int]:
+        """See `TableLog.ends`."""
+        self._logs.at("ends")
+        log = self._logs.topic(self._topic)
+        return {partition: len(values) for partition, values in log.logs.items()}
+
     def claims(self) -> Iterator[Record]:
         """See `TableLog.claims`."""
         held = self._logs.held(self._topic)
@@ -143,7 +149,12 @@ class MemoryLog:
                 ends[partition] += 1
             held.open = list(rows)
         self._logs.at("rows")
-        made = claims(offsets)
+        try:
+            made = claims(offsets)
+        except Exception:
+            with self._logs.lock:
+                self._logs.abort(self._topic)
+            raise
         self._logs.at("claimed")
         try:
             self._logs.at("commit")

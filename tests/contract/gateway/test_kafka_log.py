@@ -205,6 +205,14 @@ def test_a_commit_is_asked_for_again_while_that_may_help(made: Callable[[], Log]
     assert write(log, (0, b"a")) == [1]
 
 
+def test_the_ends_are_those_of_now(made: Callable[[], Log]) -> None:
+    log = made()
+    assert log.open().ends == {0: 1, 1: 0, 2: 0, 3: 0}
+    assert log.ends() == {0: 1, 1: 0, 2: 0, 3: 0}
+    write(log, (0, b"a"), (2, b"b"))
+    assert log.ends() == {0: 3, 1: 0, 2: 2, 3: 0}, "the mark of a transaction has an offset too"
+
+
 def test_a_broker_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_log, "ASK_S_MAX", 0.5)
     with pytest.raises(UnavailableError, match=r"Kafka at 127\.0\.0\.1:1 does not answer"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import threading
 import time
@@ -21,7 +22,7 @@ from tarn.core.offsets import OffsetMap
 from tarn.core.rejected_rows import RUNS_MAX
 from tarn.core.spec import parse_spec
 from tarn.core.table_state import TableState
-from tarn.gateway import log_plan
+from tarn.gateway import log_inbox, log_plan
 from tarn.gateway.app import AppLimits
 from tarn.gateway.log_judge import LogLimits
 from tarn.gateway.log_plan import landing
@@ -637,3 +638,65 @@ def test_too_many_rejected_rows_are_not_remembered(world: LogWorld) -> None:
     assert found["accepted"] == RUNS_MAX + 1
     again = post(world, gateway, body, key="k")
     assert (again["accepted"], again["rejected"], again["offsets"]) == (None, None, found["offsets"])
+
+
+def refused(world: LogWorld, gateway: Gateway, body: Any) -> str:
+    answer = world.post(gateway, body, query=LOG)
+    assert answer.status_code == 409, answer.text
+    return str(answer.json()["error"]["message"])
+
+
+def landed(world: LogWorld) -> tuple[int, int]:
+    """The only partition that has rows, and the table's offset in it."""
+    found = landing(world.lake.table())
+    assert found is not None
+    ((partition, offset),) = ((p, o) for p, o in found.next.items() if o)
+    return partition, offset
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_rows_are_refused_while_a_truncated_log_ends_before_the_table(
+    world: LogWorld, restarted: bool
+) -> None:
+    gateway = world.gateway(log=LogLimits(look_s=0.0))
+    post(world, gateway, [row(n) for n in range(5)], producer="p", sequence=0)
+    world.land()
+    partition, offset = landed(world)
+    kept, epochs = list(world.topic.logs[partition]), copy.deepcopy(world.topic.epochs)
+    world.topic.truncate(partition, 3)
+    if restarted:
+        gateway = world.gateway(log=LogLimits(look_s=0.0))
+    for _ in range(3):
+        said = refused(world, gateway, [row(9)])
+        assert f"ended at 3, and the table has its rows before {offset}" in said
+        assert world.topic.logs[partition][3:] == [], "nothing was written"
+    world.topic.logs[partition], world.topic.epochs = kept, epochs  # restored
+    post(world, gateway, [row(9)])
+    world.land()
+    assert world.ids() == [0, 1, 2, 3, 4, 9]
+
+
+@pytest.mark.parametrize(("look_s", "restart_s"), [(0.0, 60.0), (60.0, -1.0)])
+def test_rows_that_got_offsets_which_the_table_has_are_not_committed(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch, look_s: float, restart_s: float
+) -> None:
+    """The log is truncated after the gateway has looked, and takes the rows of a transaction under way.
+
+    If that took as long as a broker needs to start, the table is asked once more.
+    """
+    monkeypatch.setattr(log_inbox, "RESTART_S", restart_s)
+    gateway = world.gateway(log=LogLimits(look_s=look_s))
+    post(world, gateway, [row(n) for n in range(5)], producer="p", sequence=0)
+    world.land()
+    post(world, gateway, [row(5)], producer="p", sequence=5)
+    partition, _ = landed(world)
+
+    def at(step: str) -> None:
+        if step == "begin":
+            world.topic.truncate(partition, 3)
+            world.logs.at = lambda step: None
+
+    world.logs.at = at
+    answer = world.post(gateway, [row(6)], query=LOG, producer="p", sequence=6)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (409, "TableTakesNoRows")
+    assert not [one for one in world.topic.logs[partition][3:] if not isinstance(one, Hole)]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 import pytest
 
 from tarn.adapters.kafka import Client, KafkaSource, KafkaSources
+from tarn.adapters.kafka_log import KafkaLogs
 from tarn.adapters.kafka_login import Login
-from tarn.core.errors import OffsetGapError
+from tarn.core.errors import OffsetGapError, UnavailableError
+from tarn.core.log_claims import topic_of
 from tarn.core.offsets import OffsetMap
 from tarn.core.source import OffsetBounds
+from tarn.core.table_log import LogFencedError, Record
 from tarn.ingest.truncation import require_untruncated
 from tests.integration.kafka.conftest import OLD, Broker
 
@@ -185,3 +189,51 @@ def test_the_marks_of_a_transaction_that_ended_in_a_later_epoch_are_no_loss(
         time.sleep(0.2)
     assert reader.epoch_ends({0: epoch}) == {0: 11}
     require(reader, held(reader, 12, epoch))
+
+
+def test_a_gateway_learns_the_end_and_the_offsets_of_a_truncated_log_before_it_commits(
+    broker: Broker,
+) -> None:
+    table = str(uuid.uuid4())
+    topic = topic_of(table)
+    broker.make_topic(topic)
+    login = Login(user="gateway", password=broker.secrets.passwords["gateway"])
+    log = KafkaLogs(broker.address, lambda: login).of(table)
+    log.open()
+    for n in range(4):
+        log.append([(0, b"%d" % n)], lambda offsets: [(b"k/%d" % offsets[0], b"{}")])
+    assert log.ends() == {0: 8, 1: 0}
+    broker.lose(topic, 0, offset=4)
+    assert log.ends() == {0: 4, 1: 0}
+    seen: list[int] = []
+
+    def refuse(offsets: Sequence[int]) -> list[Record]:
+        seen.extend(offsets)
+        raise OffsetGapError("the table has them")
+
+    while not seen:
+        # Where the library sees a gap in its own numbers first, the log is opened again.
+        with pytest.raises((OffsetGapError, UnavailableError, LogFencedError)):
+            log.append([(0, b"other")], refuse)
+        log.open()
+    assert 4 <= seen[0] < 8, "behind the marks of what was aborted, if any"
+    log.close()
+    values = committed(broker, topic)
+    assert values == [b"0", b"1"]
+
+
+def committed(broker: Broker, topic: str) -> list[bytes]:
+    """The committed records of partition 0."""
+    login = Login(user="ingest", password=broker.secrets.passwords["ingest"])
+    source = KafkaSources(broker.address, lambda: login).open(topic, stream="s")
+    try:
+        source.seek({0: 0})
+        until, found, at = time.monotonic() + WAIT_S, list[bytes](), 0
+        while at < source.bounds()[0].end:
+            assert time.monotonic() < until
+            for part in source.poll(records_max=100, timeout_s=0.25):
+                at = part.end
+                found += [value for value in part.values if value is not None]
+    finally:
+        source.close()
+    return found
