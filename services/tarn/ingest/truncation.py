@@ -87,8 +87,9 @@ def _require_no_records(
                 raise OffsetGapError(
                     f"{_stands(table, partition, stream)} and the log was truncated, at {starts[partition]} "
                     f"or before: from {part.offsets[0]} on it has other records than the table has read. "
-                    f"Restore the log; or copy its records before {offset} to its end, if they are wanted, and "
-                    "delete them where they are (docs/ingestion.md, When it stops); or write to a new table",
+                    f"Restore the log; or copy its records before {offset} to its end, if they are wanted, "
+                    "and delete them where they are (docs/ingestion.md, When it stops); or write to a new "
+                    "table",
                     partition=partition,
                     offset=offset,
                     truncated=starts[partition],
