@@ -648,8 +648,7 @@ def refused(world: LogWorld, gateway: Gateway, body: Any) -> str:
 
 def landed(world: LogWorld) -> tuple[int, int]:
     """The only partition that has rows, and the table's offset in it."""
-    found = landing(world.lake.table())
-    assert found is not None
+    (found,) = landing(world.lake.table())
     ((partition, offset),) = ((p, o) for p, o in found.next.items() if o)
     return partition, offset
 
