@@ -39,7 +39,7 @@ def _no_key(self: KeyMemory, key: str) -> None:
     return None
 
 
-def _own_keys_only(self: KeyMemory, entry: Any) -> None:
+def _own_keys_only(self: KeyMemory, entry: Any, **_: Any) -> None:
     own = dict(self._known)
     _load(self, None)
     self.entry, self._known = entry, own

@@ -88,6 +88,18 @@ class FileIO:
         found = self._store.get(self._key(location))
         return None if found is None else found.data
 
+    def written_ms(self, location: str) -> int | None:
+        """When a file was written, by the store's clock, in milliseconds since the epoch.
+
+        None if the object does not exist, or the store does not say.
+
+        Raises:
+            UnavailableError: the store does not respond.
+            ForbiddenError: the credentials lack permission.
+        """
+        found = self._store.get(self._key(location))
+        return None if found is None else found.modified_ms or None
+
     def write_new(self, location: str, data: bytes) -> None:
         """Write a file under a unique name; repeat the write while its outcome is unknown.
 

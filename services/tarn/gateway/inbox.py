@@ -33,7 +33,7 @@ from tarn.gateway.key_memory import KeyMemory
 from tarn.gateway.merges import Merges
 from tarn.gateway.repeats import repeated, same_rows
 from tarn.gateway.room import Room
-from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, ends_in, keys_in
+from tarn.gateway.rows_commit import KeysCommit, RowsCommit, book_in, ends_in, keys_in, naming_keys
 from tarn.gateway.takes import (
     Columns,
     InboxLimits,
@@ -443,7 +443,7 @@ class Inbox:
             landings = self._way.landings
             asked_s = self._context.clock()
             found = self._look(self._commits.load(), asked_s)
-            self._keys.load(found.keys)
+            self._keys.load(found.keys, named_by=naming_keys(found.state, found.keys))
             with self._changed:
                 # A commit that ended meanwhile is on its way no more, and perhaps not in what was loaded:
                 # the numbers of its rows would be given again.

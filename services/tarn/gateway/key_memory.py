@@ -23,7 +23,8 @@ from tarn.core.write_keys import (
 
 SKEW_S = 60
 """How much the clocks of two gateways may differ, in seconds; objects are kept that much longer."""
-KEPT_MS = (WINDOW_S + SKEW_S) * 1_000
+SKEW_MS = SKEW_S * 1_000
+KEPT_MS = WINDOW_S * 1_000 + SKEW_MS
 RUNS_KEPT_MAX = 50_000
 """Runs of rejected rows that are kept of all keys of a table; of further keys they are not known."""
 TIDY_MS = 60_000
@@ -35,6 +36,15 @@ class KeyFiles(Protocol):
 
     def find(self, location: str) -> bytes | None:
         """The content of an object; None if the store does not have it.
+
+        Raises:
+            UnavailableError: the store does not respond.
+        """
+
+    def written_ms(self, location: str) -> int | None:
+        """When an object was written, by the store's clock, in milliseconds since the epoch.
+
+        None if the store does not have it, or does not say.
 
         Raises:
             UnavailableError: the store does not respond.
@@ -126,8 +136,11 @@ class KeyMemory:
         """Forget keys and segments that are older than the window. The lock is held."""
         now_ms = self._now_ms()
         oldest_ms = now_ms - KEPT_MS
-        self._known = {key: one for key, one in self._known.items() if one.at_ms >= oldest_ms}
+        self._known = {
+            key: _not_ahead(one, now_ms) for key, one in self._known.items() if one.at_ms >= oldest_ms
+        }
         self._runs = _runs_in(self._known.values())
+        self._index = _without_future(self._index, self._segments, now_ms)
         named = {one.path for one in self._index.segments if one.until_ms >= oldest_ms}
         named |= {one.path for draft in self._drafts.values() for one in draft.index.segments}
         self._segments = {path: one for path, one in self._segments.items() if path in named}
@@ -138,11 +151,16 @@ class KeyMemory:
         with self._lock:
             self._drafts.pop(entry.path, None)
 
-    def load(self, entry: KeyEntry | None) -> None:
+    def load(self, entry: KeyEntry | None, *, named_by: str | None = None) -> None:
         """Take the keys of a version of the table, from the store.
 
-        An object from the future is of a gateway whose clock was ahead. The reaper deletes it by its age in
-        the store, as the others, so it may be gone.
+        The times in objects are those of the gateways that wrote them, and one of a clock that was ahead is
+        too late. The reaper deletes objects by their age in the store, so such a one may be gone.
+
+        Args:
+            entry: what the version says; None if it has no keys.
+            named_by: location of the manifest list of a snapshot that names the entry, best the oldest one:
+                the objects with the keys were written before it.
 
         Raises:
             UnavailableError: the store does not respond, or lacks an object that is not old enough to be
@@ -152,14 +170,26 @@ class KeyMemory:
         oldest_ms = now_ms - KEPT_MS
         index, held = KeyIndex(keys={}), {}
         if entry is not None and entry.at_ms >= oldest_ms:
-            index = self._read(entry.path, at_ms=entry.at_ms, now_ms=now_ms)
+            index = self._read(entry.path, at_ms=entry.at_ms, now_ms=now_ms, named_by=named_by) or index
+            gone: set[Segment] = set()
             for one in index.segments:
                 if one.until_ms >= oldest_ms:
-                    found = self._segments.get(one.path)
-                    held[one.path] = found or self._read(one.path, at_ms=one.until_ms, now_ms=now_ms)
-        known = {key: found for part in (*held.values(), index) for key, found in part.keys.items()}
+                    found = self._segments.get(one.path) or self._read(
+                        one.path, at_ms=one.until_ms, now_ms=now_ms, named_by=named_by
+                    )
+                    if found is None:
+                        gone.add(one)
+                    else:
+                        held[one.path] = found
+            index = replace(index, segments=tuple(one for one in index.segments if one not in gone))
+        known = {
+            key: _not_ahead(found, now_ms)
+            for part in (*held.values(), index)
+            for key, found in part.keys.items()
+        }
         with self._lock:
-            self.entry, self._index, self._segments, self._known = entry, index, held, _bounded(known)
+            self.entry, self._segments, self._known = entry, held, _bounded(known)
+            self._index = _without_future(index, held, now_ms)
             self._runs = _runs_in(self._known.values())
 
     def forget_old(self) -> None:
@@ -193,6 +223,7 @@ class KeyMemory:
                     "the table's keys have changed meanwhile; nothing was written, send it again"
                 )
             before = on.index if on is not None else self._index
+            before = _without_future(before, self._segments, now_ms)
             room = max(0, RUNS_KEPT_MAX - self._runs)
         fresh: dict[str, Remembered] = {}
         for one in writes:
@@ -219,14 +250,41 @@ class KeyMemory:
             self._drafts[entry.path] = Draft(base=base, index=index, fresh=fresh)
         return entry
 
-    def _read(self, path: str, *, at_ms: int, now_ms: int) -> KeyIndex:
-        """An index or a segment of this time; without keys if it is from the future, and gone."""
+    def _read(self, path: str, *, at_ms: int, now_ms: int, named_by: str | None) -> KeyIndex | None:
+        """An index or a segment of this time; None if it is gone and nobody needs it.
+
+        Nobody needs one from the future, or one that a snapshot older than the window names. After a restore
+        the store has no keys, and manifest lists as old as the restore.
+        """
         data = self._files.find(path)
-        if data is None:
-            if at_ms > now_ms + SKEW_S * 1_000:
-                return KeyIndex(keys={})
-            raise UnavailableError(f"{path} is not in the store", location=path)
-        return KeyIndex.from_json(data, path=path)
+        if data is not None:
+            return KeyIndex.from_json(data, path=path)
+        if at_ms <= now_ms + SKEW_MS:
+            written_ms = self._files.written_ms(named_by) if named_by is not None else None
+            if written_ms is None or written_ms >= now_ms - KEPT_MS:
+                raise UnavailableError(f"{path} is not in the store", location=path)
+        return None
+
+
+def _not_ahead(one: Remembered, now_ms: int) -> Remembered:
+    """The key; one from a clock that was ahead counts from now on."""
+    return one if one.at_ms <= now_ms + SKEW_MS else replace(one, at_ms=now_ms)
+
+
+def _without_future(index: KeyIndex, segments: Mapping[str, KeyIndex], now_ms: int) -> KeyIndex:
+    """The index with the keys of segments from the future as its own, for the next object.
+
+    A segment is named until its time is older than the window, and the reaper would delete such a one before.
+    """
+    limit_ms = now_ms + SKEW_MS
+    ahead = [one.path for one in index.segments if one.until_ms > limit_ms]
+    if not ahead and all(one.at_ms <= limit_ms for one in index.keys.values()):
+        return index
+    parts = [*(segments[path] for path in ahead if path in segments), index]
+    return KeyIndex(
+        keys={key: _not_ahead(one, now_ms) for part in parts for key, one in part.keys.items()},
+        segments=tuple(one for one in index.segments if one.until_ms <= limit_ms),
+    )
 
 
 def _runs_in(keys: Iterable[Remembered]) -> int:

@@ -44,6 +44,18 @@ def keys_in(state: TableState) -> KeyEntry | None:
     return None if text is None else KeyEntry.from_json(text)
 
 
+def naming_keys(state: TableState, entry: KeyEntry | None) -> str | None:
+    """Location of the manifest list of the oldest snapshot that names these keys; None if none is known."""
+    text = None if entry is None else entry.to_json()
+    naming = [
+        one
+        for one in state.metadata.get("snapshots") or []
+        if text is not None and (one.get("summary") or {}).get(KEYS) == text
+    ]
+    oldest = min(naming, key=lambda one: one.get("sequence-number") or 0, default=None)
+    return None if oldest is None else oldest.get("manifest-list")
+
+
 def ends_in(state: TableState, *, table: str) -> OffsetMap | None:
     """The offsets of the rows over HTTP in this version of the table; None before the first.
 

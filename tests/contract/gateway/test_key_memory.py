@@ -11,7 +11,7 @@ from tarn.core.errors import CorruptStateError, UnavailableError
 from tarn.core.producers import ProducerBook
 from tarn.core.quota import Used
 from tarn.core.rejected_rows import RUNS_MAX
-from tarn.core.write_keys import KeyedWrite, KeyEntry, KeyIndex
+from tarn.core.write_keys import NEEDED_MS, KeyedWrite, KeyEntry, KeyIndex
 from tarn.gateway.key_memory import KeyMemory
 
 ROOT = "s3://tarn/warehouse/t"
@@ -21,6 +21,9 @@ NOW_MS = 1_800_000_000_000
 class Files(dict[str, bytes]):
     def find(self, location: str) -> bytes | None:
         return self.get(location)
+
+    def written_ms(self, location: str) -> int | None:
+        return None
 
     def write_new(self, location: str, data: bytes) -> None:
         assert location not in self
@@ -187,9 +190,119 @@ def test_objects_that_the_reaper_deleted_after_a_clock_was_ahead_count_as_none(g
     again = opened()
     again.load(following)
     assert again.find(key(9).key) is not None
-    at_ms[0] = NOW_MS + 7_200_000 - 60_000
-    with pytest.raises(UnavailableError, match="is not in the store"):
-        opened().load(entry)
+
+
+MINUTE_MS = 60_000
+
+
+class Clocked(Files):
+    """A store with a clock, whose reaper deletes objects by their age."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = NOW_MS
+        self._since: dict[str, int] = {}
+
+    def written_ms(self, location: str) -> int | None:
+        return self._since.get(location)
+
+    def write_new(self, location: str, data: bytes) -> None:
+        super().write_new(location, data)
+        self._since[location] = self.now_ms
+
+    def reap(self) -> None:
+        for path in [one for one in self if self._since[one] <= self.now_ms - NEEDED_MS]:
+            del self[path], self._since[path]
+
+
+class Table:
+    """A table with keys, of which a gateway's clock was ahead at first. Manifest lists stay."""
+
+    def __init__(self, ahead_ms: int) -> None:
+        self.files, self._names, self._ahead_ms = Clocked(), [0], ahead_ms
+        self.gateway = self.opened()
+        self.entry: KeyEntry | None = None
+        self.named_by = ""
+
+    def opened(self) -> KeyMemory:
+        def new_name() -> str:
+            self._names[0] += 1
+            return f"{self._names[0]:04}"
+
+        def now_ms() -> int:
+            return self.files.now_ms + self._ahead_ms
+
+        return KeyMemory(self.files, new_name=new_name, now_ms=now_ms, inline_max=3)
+
+    def set_right(self) -> None:
+        self._ahead_ms = 0
+
+    def write(self, number: int) -> None:
+        self.entry = self.gateway.draft(self.entry, ROOT, [key(number)])
+        assert self.gateway.follow(self.entry)
+        self.gateway.discard(self.entry)
+        self.named_by = f"snap-{number}"
+        self.files._since[self.named_by] = self.files.now_ms
+
+    def restarted(self) -> KeyMemory:
+        found = self.opened()
+        found.load(self.entry, named_by=self.named_by)
+        return found
+
+
+@pytest.mark.parametrize("ahead", [20, 120])
+@pytest.mark.parametrize("by", ["the same process", "a new one"])
+@pytest.mark.parametrize("every", [0, 1, 7])
+def test_a_clock_that_was_ahead_shuts_no_table_at_any_later_time(ahead: int, by: str, every: int) -> None:
+    """Written to every so many minutes since the clock is right, or never."""
+    table = Table(ahead * MINUTE_MS)
+    for number in range(5):
+        table.write(number)
+    table.set_right()
+    if by == "a new one":
+        table.gateway = table.restarted()
+    for minute in range(1, ahead + 40):
+        table.files.now_ms += MINUTE_MS
+        table.files.reap()
+        if every and minute % every == 0:
+            table.write(100 + minute)
+        found = table.restarted()
+        if minute <= 15:
+            assert all(found.find(key(number).key) for number in range(5)), minute
+        recent = [one for one in range(max(1, minute - 15), minute + 1) if every and one % every == 0]
+        assert all(found.find(key(100 + one).key) for one in recent), minute
+        assert len(found) <= 30
+
+
+def test_keys_of_a_clock_that_was_ahead_are_forgotten_as_others() -> None:
+    table = Table(120 * MINUTE_MS)
+    for number in range(5):
+        table.write(number)
+    table.set_right()
+    table.gateway.forget_old()
+    assert len(table.gateway) == 5
+    table.files.now_ms += 17 * MINUTE_MS
+    table.gateway.forget_old()
+    assert len(table.gateway) == 0
+
+
+@pytest.mark.parametrize("gone", ["index", "segment"])
+def test_after_a_restore_a_table_is_shut_until_its_window_is_over(gone: str) -> None:
+    """A backup has no keys; the manifest lists of its snapshots are as old as the restore."""
+    table = Table(0)
+    for number in range(5):
+        table.write(number)
+    for path in list(table.files):
+        if (".segment." in path) == (gone == "segment"):
+            del table.files[path]
+    table.files.now_ms += 5 * MINUTE_MS
+    table.files._since[table.named_by] = table.files.now_ms
+    for minutes in (0, 11):
+        table.files.now_ms += minutes * MINUTE_MS
+        with pytest.raises(UnavailableError, match="is not in the store"):
+            table.restarted()
+    table.files.now_ms += MINUTE_MS + 1
+    assert len(table.restarted()) == 0
 
 
 def test_a_store_that_does_not_respond_is_no_object_that_is_gone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -174,6 +175,19 @@ def test_a_key_object_that_is_missing_within_the_window_takes_no_write(world: Wo
     world.lake.store.put(key, held.data)
     assert world.post(other, row(1), key="k").json()["repeated"]
     assert world.ids() == [1]
+
+
+def test_a_missing_key_object_that_the_store_knows_to_be_old_shuts_no_table(world: World) -> None:
+    """The gateway that wrote it was 20 minutes ahead, and the reaper has deleted it since."""
+    minute_ms, begun_ms = 60_000, time.time_ns() // 1_000_000
+    world.post(world.gateway(now_ms=lambda: begun_ms + 20 * minute_ms), row(1), key="k")
+    entry = KeyEntry.from_json(world.lake.table().head["summary"][KEYS])  # type: ignore[index]
+    world.lake.store.delete(entry.path.removeprefix("s3://tarn/"))
+    within = world.gateway(now_ms=lambda: begun_ms + 15 * minute_ms)
+    assert world.post(within, row(2)).status_code == 200, "it is from the future there"
+    later = world.gateway(now_ms=lambda: begun_ms + 31 * minute_ms)
+    assert world.post(later, row(3), key="k-3").status_code == 200
+    assert world.ids() == [1, 2, 3]
 
 
 def test_too_many_keys_in_one_window_have_to_wait(world: World) -> None:
