@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, takewhile
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -274,15 +274,25 @@ class LogBook:
             self._read(key, None)
 
     def outdated(self, now_ms: int) -> list[str]:
-        """Keys of records that are not needed any more, a part of them if they are many."""
+        """Keys of records that are not needed any more, a part of them if they are many.
 
-        def is_outdated(one: tuple[str, KeyClaim]) -> bool:
-            # A key from a clock that was ahead would keep all keys that came after it.
-            return abs(now_ms - one[1].at_ms) > KEY_MS
-
+        A key from a clock that was ahead counts from now on, as the newest: where it was, it would keep all
+        keys that came after it.
+        """
+        old: list[str] = []
+        ahead: list[tuple[str, KeyClaim]] = []
+        # The oldest first; there may be many more, which are not looked at.
+        for key, claim in self.keys.items():
+            if claim.at_ms > now_ms + KEY_MS:
+                ahead.append((key, claim))
+            elif claim.at_ms < now_ms - KEY_MS and len(old) < FORGET_MAX:
+                old.append(_KEY + key)
+            else:
+                break
+        for key, claim in ahead:
+            self._keep(key, KeyClaim(digest=claim.digest, at_ms=now_ms, fate=claim.fate))
         found = chain(
-            # The oldest first; there may be many more, which are not looked at.
-            (_KEY + key for key, _ in takewhile(is_outdated, self.keys.items())),
+            old,
             (_PRODUCER + name for name, one in self.producers.items() if one.at_ms < now_ms - PRODUCER_MS),
             (_MARK + writer for writer in list(self._marks)[: max(0, len(self._marks) - MARKS_MAX)]),
         )

@@ -109,27 +109,41 @@ def test_outdated_claims_are_named_and_their_removal_is_read() -> None:
     assert len(book.outdated(NOW_MS)) == FORGET_MAX
 
 
+def dated(at_ms: int) -> KeyClaim:
+    return KeyClaim(digest="d", at_ms=at_ms, fate=Fate())
+
+
 def test_keys_from_a_clock_that_was_ahead_keep_no_other_ones() -> None:
     book = LogBook("t")
     hour_ms = 3_600_000
+    keys = {
+        "old": dated(NOW_MS - KEY_MS - 1),
+        "ahead": dated(NOW_MS + 100 * hour_ms),
+        "older": dated(NOW_MS - KEY_MS - 2),
+        "a little ahead": dated(NOW_MS + KEY_MS),
+        "not yet": dated(NOW_MS - KEY_MS - 3),
+    }
+    book.apply(change(keys=keys))
+    assert book.outdated(NOW_MS) == ["k/old", "k/older"]
+    assert book.freed(NOW_MS)[0] == {"old", "older"}
+    book.apply(change(forgotten=["k/old", "k/older"]))
+    assert book.outdated(NOW_MS + KEY_MS) == []
+    assert book.outdated(NOW_MS + 2 * KEY_MS + 1) == ["k/a little ahead", "k/not yet", "k/ahead"]
 
-    def claim(at_ms: int) -> KeyClaim:
-        return KeyClaim(digest="d", at_ms=at_ms, fate=Fate())
 
-    book.apply(
-        change(
-            keys={
-                "old": claim(NOW_MS - KEY_MS - 1),
-                "ahead": claim(NOW_MS + 100 * hour_ms),
-                "older": claim(NOW_MS - KEY_MS - 2),
-                "a little ahead": claim(NOW_MS + KEY_MS),
-                "not yet": claim(NOW_MS - KEY_MS - 3),
-            }
-        )
-    )
-    assert book.outdated(NOW_MS) == ["k/old", "k/ahead", "k/older"]
-    assert book.freed(NOW_MS)[0] == {"old", "ahead", "older"}
-    assert book.outdated(NOW_MS + 2 * KEY_MS + 1)[3:] == ["k/a little ahead", "k/not yet"]
+def test_keys_are_known_for_their_window_after_a_clock_was_set_back() -> None:
+    """Two hours back: they are from the future, and no older than their window."""
+    book, back_ms = LogBook("t"), NOW_MS - 7_200_000
+    book.apply(change(keys={str(n): dated(NOW_MS - KEY_MS + n) for n in range(2 * FORGET_MAX)}))
+    assert book.outdated(back_ms) == []
+    book.apply(change(keys={"later": dated(back_ms + 1)}))
+    assert book.outdated(back_ms + KEY_MS) == []
+    assert len(book.keys) == 2 * FORGET_MAX + 1
+    forgotten = 0
+    while found := book.outdated(back_ms + KEY_MS + 1):
+        book.apply(change(forgotten=found))
+        forgotten += len(found)
+    assert (forgotten, set(book.keys)) == (2 * FORGET_MAX, {"later"})
 
 
 def test_the_marks_of_the_processes_that_wrote_last_are_kept_whatever_their_clocks_say() -> None:
