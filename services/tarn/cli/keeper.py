@@ -130,7 +130,7 @@ def backup() -> None:
     for finding in done.findings:
         _tell(f"{finding.where}: {finding.kind.value}: {finding.what}")
     _tell(
-        f"The backup holds everything that can be read; {len(end.missing)} files and {len(done.findings)} "
+        f"The backup holds everything that can be read; {end.missing_count} files and {len(done.findings)} "
         "other things are damaged in the lake itself: scripts/tarn fsck tells more."
     )
     raise typer.Exit(DAMAGED)
@@ -153,7 +153,9 @@ def restore() -> None:
         f"in {done.seconds:.1f} s ({done.mib_per_s:.0f} MiB/s)"
     )
     if end.missing:
-        _tell(f"{len(end.missing)} files were missing in the lake that was backed up, first {end.missing[0]}")
+        _tell(
+            f"{end.missing_count} files were missing in the lake that was backed up, first {end.missing[0]}"
+        )
     for line in stream_lines(end.streams):
         _tell(line)
     if end.streams:

@@ -11,10 +11,11 @@ Any tar tool lists and unpacks it. It is not compressed, as nearly all of its co
 from __future__ import annotations
 
 import hashlib
+import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import orjson
 
@@ -29,6 +30,16 @@ MANIFEST_EVERY = 1_000
 BLOCK = 512
 CHUNK_BYTES = 1024 * 1024
 RECORD_BYTES_MAX = 64 * 1024 * 1024
+"""Longest record; releases before this one read no longer closing record either."""
+END_BYTES_MAX = 2 * RECORD_BYTES_MAX
+"""Longest closing record that is read; releases before this one wrote it without a limit."""
+MISSING_BYTES_MAX = 4 * 1024 * 1024
+"""Length of the missing locations that a closing record names; what is beyond is counted."""
+STREAMS_BYTES_MAX = 32 * 1024 * 1024
+"""Length of the offsets in a closing record."""
+MORE = "and {} more"
+
+T = TypeVar("T")
 
 
 class BackupError(InvalidError):
@@ -70,8 +81,8 @@ class End:
         bytes: total size of the objects.
         tables: number of tables.
         sha256: hash over all manifests.
-        missing: locations that the lake references but lacks.
-        streams: offsets of every ingested stream.
+        missing: locations that the lake references but lacks; `MORE` at the end counts the others.
+        streams: offsets of every ingested stream, as far as there is room.
     """
 
     id: str
@@ -81,6 +92,13 @@ class End:
     sha256: str
     missing: list[str] = field(default_factory=list)
     streams: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def missing_count(self) -> int:
+        """Number of locations that the lake references but lacks, those that are not named included."""
+        last = self.missing[-1] if self.missing else ""
+        more = re.fullmatch(MORE.format(r"(\d{1,18})"), last)
+        return len(self.missing) if more is None else len(self.missing) - 1 + int(more[1])
 
 
 class Writer:
@@ -133,6 +151,8 @@ class Writer:
     def close(self, *, tables: int, missing: list[str], streams: list[dict[str, Any]]) -> End:
         """Write the last manifest and the closing record, which is returned; the stream stays open.
 
+        Of locations and streams that are too many for a record that can be read, it has the shorter ones.
+
         Args:
             tables: number of tables.
             missing: locations that the lake references but lacks.
@@ -140,14 +160,17 @@ class Writer:
         """
         if self._lines:
             self._manifest()
+        named = _fitting(missing, MISSING_BYTES_MAX)
+        if len(named) < len(missing):
+            named.append(MORE.format(len(missing) - len(named)))
         end = End(
             id=self._begin.id,
             objects=self.objects,
             bytes=self.bytes,
             tables=tables,
             sha256=self._digest.hexdigest(),
-            missing=missing,
-            streams=streams,
+            missing=named,
+            streams=_fitting(streams, STREAMS_BYTES_MAX),
         )
         self._record(END_NAME, _dump(asdict(end)))
         self._write(bytes(2 * BLOCK))
@@ -239,7 +262,7 @@ class _Reading:
         elif name.startswith(MANIFESTS):
             self._manifest(self._whole(tar, member), name)
         elif name == END_NAME:
-            return self._end(self._whole(tar, member))
+            return self._end(self._whole(tar, member, bytes_max=END_BYTES_MAX))
         else:
             raise BackupError(f"the backup holds {name[:100]!r}, which this version of Tarn does not know")
         self.last = name
@@ -308,8 +331,10 @@ class _Reading:
             )
         return end
 
-    def _whole(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-        if member.size > RECORD_BYTES_MAX:
+    def _whole(
+        self, tar: tarfile.TarFile, member: tarfile.TarInfo, *, bytes_max: int = RECORD_BYTES_MAX
+    ) -> bytes:
+        if member.size > bytes_max:
             raise BackupError(f"the backup is damaged: its record {member.name} has {member.size} bytes")
         file = tar.extractfile(member)
         data = file.read() if file is not None else b""
@@ -328,6 +353,20 @@ def _begin(data: bytes) -> Begin:
         return Begin(**value)
     except (orjson.JSONDecodeError, TypeError, KeyError) as error:
         raise BackupError(f"the first record of the backup cannot be read: {error!r}") from error
+
+
+def _fitting(items: Sequence[T], bytes_max: int) -> list[T]:
+    """The items in their order; if their JSON is longer than that, only the shorter ones."""
+    sizes = [len(orjson.dumps(item)) + 1 for item in items]
+    if sum(sizes) <= bytes_max:
+        return list(items)
+    kept: set[int] = set()
+    for at in sorted(range(len(items)), key=sizes.__getitem__):
+        bytes_max -= sizes[at]
+        if bytes_max < 0:
+            break
+        kept.add(at)
+    return [item for at, item in enumerate(items) if at in kept]
 
 
 def _dump(value: dict[str, Any]) -> bytes:

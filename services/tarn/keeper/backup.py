@@ -129,6 +129,12 @@ def backup(
         for key in keys_to_copy(list(register.objects)):
             copy.data(key, register.objects[key])
         end = copy.writer.close(tables=tables, missing=copy.missing, streams=streams)
+    unnamed = len(streams) - len(end.streams)
+    if unnamed:
+        tell(
+            f"the closing record has no room for the positions of {unnamed} streams; "
+            "scripts/tarn fsck prints all of them"
+        )
     return Done(end=end, findings=tuple(findings), seconds=time.monotonic() - began_s)
 
 

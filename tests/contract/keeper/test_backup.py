@@ -30,6 +30,7 @@ from tarn.core.object_store import (
     StoreOutcomeUnknownError,
     StoreTooLargeError,
 )
+from tarn.keeper import archive as archive_module
 from tarn.keeper import backup as backup_module
 from tarn.keeper import register as register_module
 from tarn.keeper import restore as restore_module
@@ -417,6 +418,18 @@ def test_a_damaged_lake_is_copied_as_far_as_it_goes_and_said_so(world: World):
         ("FILE", "bronze.orders"),
         ("METADATA_MISSING", "gold.eu.kept"),
     ]
+
+
+def test_positions_of_streams_that_have_no_room_are_counted(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(archive_module, "STREAMS_BYTES_MAX", 100)
+    said: list[str] = []
+    out = io.BytesIO()
+    done = backup(world.bulk, manifest_audit, out, BEGIN, tell=said.append, sleep=quiet)
+    assert (done.whole, done.end.streams) == (True, [])
+    assert "no room for the positions of 1 streams" in said[-1]
+    fresh = MemoryStore()
+    put(out.getvalue(), fresh)
+    assert check(fresh).streams == world.fsck().streams
 
 
 def test_a_manifest_that_is_too_long_to_be_read_is_in_the_backup_and_so_is_all_else(world: World):
