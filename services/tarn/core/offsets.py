@@ -27,6 +27,7 @@ FORMAT_OF_LISTS = 2
 """Format of a map of more than `PAIRS_MAX` partitions; earlier versions of Tarn read the first one alone."""
 PAIRS_MAX = 16
 """Partitions of a map that is written as pairs of partition and offset, each by its name."""
+OFFSET_MAX = 2**63 - 1
 TRACE_COLUMN = "_tarn"
 """Column of an ingested row that names its message: source, partition, offset and time."""
 
@@ -140,8 +141,10 @@ class OffsetMap:
                 if isinstance(epochs, int)
                 else _of_json(epochs, pairs=value["v"] == FORMAT)
             )
-            if any(n < 0 for n in (*after, *after.values(), *known, *known.values())):
-                raise ValueError("a negative partition, offset or epoch")
+            if not all(0 <= n <= OFFSET_MAX for n in (*after, *after.values(), *known, *known.values())):
+                raise ValueError(f"a partition, offset or epoch is negative or above {OFFSET_MAX}")
+            if not all(isinstance(part, str) for part in (source.cluster, source.topic, source.topic_id)):
+                raise TypeError("cluster, topic and topic-id are texts")
             return OffsetMap(source=source, next=after, epochs=known)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise CorruptStateError(

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from tarn.adapters import manifest_audit
 from tarn.adapters.bulk import PlainBulk
 from tarn.adapters.store import MemoryStore
+from tarn.core.audit.model import Kind
 from tarn.core.object_store import ObjectBody, Stored, StoreDeniedError, is_key
 from tarn.keeper.archive import Begin
 from tarn.keeper.backup import Done, backup
@@ -225,6 +226,24 @@ def test_what_nobody_expects_of_one_table_is_a_finding_and_the_others_are_in_the
     if suffix != ".parquet":  # whose sizes are in the listing
         found = looked(Failing(world.store)).damage
         assert ("bronze.orders", True) in {(one.where, "what nobody expects" in one.what) for one in found}
+
+
+@pytest.mark.parametrize("offset", ["9" * 23, "9" * 19])
+def test_an_offset_that_no_topic_has_ends_no_backup_and_is_damage_of_its_table(
+    world: World, offset: str
+) -> None:
+    key, metadata = world.metadata()
+    head = metadata["current-snapshot-id"]
+    summary = next(s for s in metadata["snapshots"] if s["snapshot-id"] == head)["summary"]
+    value = {"v": 1, "cluster": "c", "topic": "t", "topic-id": "i", "next": {"0": offset}}
+    summary["tarn.offsets.x"] = orjson.dumps(value).decode()
+    world.put_json(key, metadata)
+    data, done = taken(world.bulk)
+    assert done.whole
+    assert [stream["stream"] for stream in done.end.streams] == ["orders"]
+    found = looked(PlainBulk(restored(data))).damage
+    assert [(one.where, one.kind) for one in found] == [("bronze.orders", Kind.OFFSETS_UNREADABLE)]
+    assert looked(world.bulk).damage == found
 
 
 def test_dead_letters_that_cannot_be_judged_are_damage_of_their_table(

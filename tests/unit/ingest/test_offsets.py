@@ -98,6 +98,11 @@ def test_a_map_survives_its_json(offsets, more):
     assert OffsetMap.from_json(found.to_json()) == found
 
 
+def test_the_largest_offset_is_that_of_kafka():
+    found = OffsetMap(source=SOURCE, next={0: 2**63 - 1})
+    assert OffsetMap.from_json(found.to_json()) == found
+
+
 def test_the_map_of_few_partitions_is_what_earlier_versions_read():
     text = OffsetMap(source=SOURCE, next=dict.fromkeys(range(PAIRS_MAX), 7)).to_json()
     value = json.loads(text)
@@ -150,6 +155,9 @@ def test_a_partition_has_the_epoch_of_its_last_range_or_none():
     assert checked.epochs == {0: 2, 1: 2, 2: 4}
 
 
+TOO_LARGE = ("9223372036854775808", '"9223372036854775808"', f'"{10**30}"', "1e300", f'"{"9" * 5_000}"')
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -173,6 +181,12 @@ def test_a_partition_has_the_epoch_of_its_last_range_or_none():
         '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"0":1},"epochs":[[0,1]]}',
         '{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":[[0,1]],"epochs":{"0":1}}',
         '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"0":1},"epochs":"x"}',
+        '{"v":1,"cluster":"c","topic":"t","topic-id":["i"],"next":{}}',
+        '{"v":1,"cluster":"c","topic":1,"topic-id":"i","next":{}}',
+        '{"v":1,"cluster":null,"topic":"t","topic-id":"i","next":{}}',
+        *(f'{{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{{"0":{o}}}}}' for o in TOO_LARGE),
+        *(f'{{"v":2,"cluster":"c","topic":"t","topic-id":"i","next":[[0,{o}]]}}' for o in TOO_LARGE),
+        '{"v":1,"cluster":"c","topic":"t","topic-id":"i","next":{"9223372036854775808":1}}',
     ],
 )
 def test_an_unreadable_map_stops(text):
