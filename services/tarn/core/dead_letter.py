@@ -27,6 +27,8 @@ COUNT_KEY = "tarn.dead-letters-records"
 FORMER_KEY = "tarn.dead-letters-registered-before"
 REPLAYED_PREFIX = "tarn.dead-letters-replayed."
 PENDING_FILES_MAX = 200
+COUNT_DIGITS_MAX = 18
+"""Whoever may write the table may write its count; more digits are no count, and too many for 64 bits."""
 FORMER_MAX = 8
 """Tables of a stream whose watermarks are kept, beside that of the table which it registered for last."""
 FIELDS: tuple[FieldSpec, ...] = (
@@ -194,7 +196,7 @@ def rows_expected(summaries: Iterable[Mapping[str, str]]) -> int | None:
     deleted = False
     for summary in summaries:
         text = str(summary.get(COUNT_KEY, ""))
-        if text.isdecimal():
+        if text.isdecimal() and len(text) <= COUNT_DIGITS_MAX:
             return 0 if deleted else int(text)
         deleted = deleted or summary.get("operation") in ("delete", "overwrite")
     return None

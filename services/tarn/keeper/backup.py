@@ -8,11 +8,11 @@ has a pointer is complete. Pages of request keys come first: the catalog itself 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from tarn.core.audit.manifests import ManifestReader
 from tarn.core.audit.model import Finding, Kind, Table, locations
@@ -33,6 +33,9 @@ TELL_EVERY_S = 5.0
 MIB = 1024 * 1024
 PARTS_AHEAD = 4
 LEFT_OUT = "what it names is not in the backup; scripts/tarn fsck tells more"
+COPIED = "its files are in the backup; scripts/tarn fsck tells more"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,14 +117,11 @@ def backup(
                 findings.append(named)
                 continue
             tables += 1
-            findings += [
-                Finding(kind=Kind.UNREADABLE, where=pointer.text, what=f"{at}: {why}", fix=LEFT_OUT)
-                for at, why in named.unreadable.items()
-            ]
+            findings += named.findings
             streams += named.streams
             copy.objects(named.files, places, pointer.text)
             copy.positions(places.key(named.root))
-            letters.append(named.letters)
+            letters += named.letters
         copy.at = "dead letters"
         copy.objects(letters_needed(letters), places, copy.at)
         findings += copy.left_out
@@ -144,34 +144,58 @@ class _Named:
 
     root: str
     files: Sequence[str]
-    unreadable: Mapping[str, str]
+    findings: Sequence[Finding]
     streams: Sequence[dict[str, Any]]
-    letters: LetterFacts
-
-    @staticmethod
-    def by(table: Table) -> _Named:
-        return _Named(
-            root=table.root,
-            unreadable=table.unreadable,
-            files=tuple(locations(table)),
-            streams=tuple(stand_data(stand) for stand in stands(table)),
-            letters=letter_facts(table),
-        )
+    letters: Sequence[LetterFacts]
 
 
 def _read(walker: Walker, pointer: PointerValue) -> _Named | Finding:
-    """What the table names, or why it cannot be copied: nothing that a writer put there ends the backup."""
-    try:
+    """What the table names, or why nothing of it can be copied."""
+
+    def reached() -> tuple[Table, Sequence[str], str] | Finding:
         found = walker.read(pointer)
-        return found if isinstance(found, Finding) else _Named.by(found)
+        return found if isinstance(found, Finding) else (found, tuple(locations(found)), found.root)
+
+    read = _guarded(pointer, "nothing of it is in the backup", LEFT_OUT, reached)
+    if isinstance(read, Finding):
+        return read
+    table, files, root = read
+    findings = [
+        Finding(kind=Kind.UNREADABLE, where=pointer.text, what=f"{at}: {why}", fix=LEFT_OUT)
+        for at, why in table.unreadable.items()
+    ]
+    what = "the closing record has no position of its streams"
+    streams = _guarded(pointer, what, COPIED, lambda: [stand_data(stand) for stand in stands(table)])
+    if isinstance(streams, Finding):
+        findings.append(streams)
+        streams = []
+    what = "its dead letters are in the backup only as far as other tables name them"
+    letters = _guarded(pointer, what, COPIED, lambda: [letter_facts(table)])
+    if isinstance(letters, Finding):
+        findings.append(letters)
+        letters = []
+    return _Named(root=root, files=files, findings=findings, streams=streams, letters=letters)
+
+
+def _guarded(pointer: PointerValue, what: str, fix: str, read: Callable[[], T]) -> T | Finding:
+    """The result, or why there is none: nothing that a writer put into a table ends the backup.
+
+    Args:
+        pointer: the table.
+        what: what is not in the backup without the result.
+        fix: what to do then.
+        read: reads the table.
+    """
+    try:
+        return read()
     except TarnError:
         raise
     except Exception as error:  # noqa: BLE001 - reported, and the next table is copied
         return Finding(
             kind=Kind.METADATA_UNREADABLE,
             where=pointer.text,
-            what=f"nothing of it is in the backup: {pointer.metadata}: {type(error).__name__}: {error}",
-            fix=LEFT_OUT,
+            what=f"{what}: {pointer.metadata}: {type(error).__name__}: {error}",
+            fix=fix,
         )
 
 

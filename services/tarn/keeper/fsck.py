@@ -226,7 +226,8 @@ def fsck(
             if time.monotonic() - told_s > TELL_EVERY_S:
                 told_s = time.monotonic()
                 tell(f"table {number + 1} of {len(live)}: {pointer.text}")
-            report.findings += _one(store, walker, index, places, pointer, strays, report, letters)
+            found = _one(store, walker, index, places, pointer, strays, report, letters)
+            report.findings += _guarded(pointer, found)
         for facts in letters:
             report.findings += _letters(facts, letters, index)
     report.orphans, report.orphan_bytes = index.unreached()
@@ -250,36 +251,47 @@ def _one(
 ) -> Iterator[Finding]:
     """Yield all findings about one table or view."""
     report.tables += 1
+    if pointer.kind == VIEW:
+        problem = walker.check_view(pointer)
+        if problem is not None:
+            yield problem
+        size = index.reach(pointer.metadata or "")
+        if size is not None:
+            report.files += 1
+            report.bytes += size
+        return
+    found = walker.read(pointer, _still(store, pointer, strays, places))
+    if isinstance(found, Finding):
+        yield found
+        return
+    # First: what the table names is no orphan, whatever else is wrong with it.
+    reached = _guarded(pointer, _reach(found, index, places, report))
+    judged = _guarded(pointer, _judge(found, index, report, letters))
+    yield from dict.fromkeys([*reached, *judged])
+
+
+def _guarded(pointer: PointerValue, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield the findings; an error that nobody expects is one more, as metadata may have any shape."""
     try:
-        if pointer.kind == VIEW:
-            problem = walker.check_view(pointer)
-            if problem is not None:
-                yield problem
-            size = index.reach(pointer.metadata or "")
-            if size is not None:
-                report.files += 1
-                report.bytes += size
-            return
-        found = walker.read(pointer, _still(store, pointer, strays, places))
-        if isinstance(found, Finding):
-            yield found
-            return
-        yield from judge_table(found, index.size)
-        yield from judge_offsets(found)
-        yield from judge_streams(found)
-        letters.append(letter_facts(found))
-        report.streams += stands(found)
-        report.snapshots += len(found.snapshots)
-        yield from _reach(found, index, places, report)
+        yield from findings
     except TarnError:
         raise
-    except Exception as error:  # noqa: BLE001 - metadata of any shape: reported, and the next table is looked at
+    except Exception as error:  # noqa: BLE001 - reported, and the next table is looked at
         yield Finding(
             kind=Kind.METADATA_UNREADABLE,
             where=pointer.text,
             what=f"{pointer.metadata} cannot be judged: {type(error).__name__}: {error}",
             fix="restore a backup; if engines read the table without trouble, report this as a defect",
         )
+
+
+def _judge(table: Table, index: Index, report: Report, letters: list[LetterFacts]) -> Iterator[Finding]:
+    report.snapshots += len(table.snapshots)
+    yield from judge_table(table, index.size)
+    yield from judge_offsets(table)
+    yield from judge_streams(table)
+    letters.append(letter_facts(table))
+    report.streams += stands(table)
 
 
 def _letters(facts: LetterFacts, tables: list[LetterFacts], index: Index) -> Iterator[Finding]:

@@ -246,6 +246,56 @@ def test_an_offset_that_no_topic_has_ends_no_backup_and_is_damage_of_its_table(
     assert looked(world.bulk).damage == found
 
 
+def test_a_count_of_dead_letters_that_is_no_number_keeps_no_table_out_of_a_backup(world: World) -> None:
+    orphans = world.fsck().orphans
+    for name in ("bronze.orders", "ops.dead_letters"):
+        key, metadata = world.metadata(name)
+        for snapshot in metadata["snapshots"]:
+            snapshot["summary"]["tarn.dead-letters-records"] = "9" * 5_000
+        world.put_json(key, metadata)
+    before = world.fsck()
+    assert (before.damage, before.orphans) == ([], orphans)
+    data, done = taken(world.bulk)
+    assert done.whole, done.findings
+    after = looked(PlainBulk(restored(data)))
+    assert (after.files, after.bytes, after.orphans) == (before.files, before.bytes, 0)
+
+
+@pytest.mark.parametrize("fails", ["stands", "letter_facts"])
+def test_what_nobody_expects_of_streams_or_dead_letters_keeps_no_file_out_of_a_backup(
+    world: World, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    from tarn.keeper import backup as module
+    from tarn.keeper import fsck as fsck_module
+
+    before = world.fsck()
+
+    def failing_for(read: Any) -> Any:
+        def found(table: Any) -> Any:
+            if table.name == "bronze.orders":
+                raise RuntimeError("what nobody expects")
+            return read(table)
+
+        return found
+
+    for each in (module, fsck_module):
+        monkeypatch.setattr(each, fails, failing_for(getattr(each, fails)))
+    data, done = taken(world.bulk)
+    (finding,) = done.findings
+    assert finding.where == "bronze.orders"
+    assert "what nobody expects" in finding.what
+    assert "its files are in the backup" in finding.fix
+    assert done.end.missing == []
+    assert len(done.end.streams) == (0 if fails == "stands" else 1)
+    found = world.fsck()
+    assert [(one.where, one.kind) for one in found.damage] == [("bronze.orders", Kind.METADATA_UNREADABLE)]
+    assert (found.files, found.orphans) == (before.files, before.orphans)
+    monkeypatch.undo()
+    copy = looked(PlainBulk(restored(data)))
+    assert {one.where for one in copy.damage} <= ({"bronze.orders"} if fails == "letter_facts" else set())
+    assert copy.tables == before.tables
+
+
 def test_dead_letters_that_cannot_be_judged_are_damage_of_their_table(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -391,6 +391,9 @@ def test_a_dead_letter_file_that_is_needed_has_the_size_that_is_stated(size: int
         ([{"operation": "delete"}, {"operation": "append"}], None),
         ([{"tarn.dead-letters-records": "9"}, {"operation": "delete"}], 9),
         ([{"tarn.dead-letters-records": "many"}, {"tarn.dead-letters-records": "7"}], 7),
+        ([{"tarn.dead-letters-records": "9" * 18}], 10**18 - 1),
+        ([{"tarn.dead-letters-records": "9" * 19}, {"tarn.dead-letters-records": "7"}], 7),
+        ([{"tarn.dead-letters-records": "9" * 5_000}], None),
     ],
 )
 def test_the_dead_letter_table_has_what_was_registered_unless_somebody_deleted(
