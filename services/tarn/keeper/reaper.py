@@ -699,10 +699,10 @@ class Reaper:
                 raise
             except Exception as error:  # noqa: BLE001 - one table: the next one is measured
                 log.warning("a table is not measured", table=pointer.text, reason=_unexpected(error))
-                continue
-            self._measured[table_uuid] = {"name": pointer.text, **sizes, "at-ms": self._trust.now_ms}
+            else:
+                self._measured[table_uuid] = {"name": pointer.text, **sizes, "at-ms": self._trust.now_ms}
+                changed = True
             table.measured_ms, table.measure_ms = now_ms, self._mono_ms() - now_ms
-            changed = True
         gone = set(self._measured) - set(live)
         for table_uuid in gone:
             del self._measured[table_uuid]

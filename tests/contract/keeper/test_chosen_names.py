@@ -19,6 +19,7 @@ from tarn.keeper.archive import Begin
 from tarn.keeper.backup import Done, backup
 from tarn.keeper.fsck import Report, fsck
 from tarn.keeper.measured import Measured
+from tarn.keeper.reaper import MEASURE_EVERY_MS, MEASURE_SHARE
 from tarn.keeper.restore import restore
 from tarn_catalog.operations.tables import TableIdentifier
 from tests.contract.keeper.conftest import World
@@ -336,6 +337,48 @@ def test_a_table_that_cannot_be_measured_is_named_and_the_others_are_measured() 
     assert done.failed == {}
     assert [line["table"] for line in logged if line["event"] == "a table is not measured"] == ["ns.t"]
     assert set(Measured(lake.store).sizes()) == {"ns.u"}
+
+
+def test_a_table_that_cannot_be_measured_is_listed_as_seldom_as_any_other() -> None:
+    lake = Clocked()
+    folder = lake.table().folder
+    lake.wait(30 * MINUTE_MS)
+    reaper = lake.reaper(failing(lake.store, folder, listing=True))
+
+    def tried() -> int:
+        with capture_logs() as logged:
+            reaper.run_once()
+        return len([line for line in logged if line["event"] == "a table is not measured"])
+
+    found = []
+    for _ in range(11):
+        found.append(tried())
+        lake.wait(MEASURE_EVERY_MS // 5)
+    assert found == [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+
+
+def test_a_listing_that_fails_late_takes_no_more_of_the_time_than_one_that_ends() -> None:
+    lake = Clocked()
+    folder = lake.table().folder
+    lake.wait(30 * MINUTE_MS)
+    lists = 0
+
+    class Slow(MemoryStore):
+        def list(self, prefix: str, *, after: str | None = None) -> Any:
+            nonlocal lists
+            if folder in prefix:
+                lists += 1
+                lake.wait(MINUTE_MS)
+                raise RuntimeError("what nobody expects")
+            return super().list(prefix, after=after)
+
+    store = Slow(now_ms=lambda: lake.now_ms)
+    store._objects = lake.store._objects
+    reaper = lake.reaper(store)
+    for minutes in (0, MEASURE_SHARE - 2, 2):
+        lake.wait(minutes * MINUTE_MS)
+        reaper.run_once()
+    assert lists == 2
 
 
 def test_a_purge_that_fails_is_named_and_the_others_are_made() -> None:
