@@ -34,6 +34,8 @@ from tarn.core.table_state import COMMIT_ID_KEY, MAIN, CommitRequest, Json, Tabl
 from tarn.core.watermark import Watermark
 from tarn.core.write_keys import KeyEntry, summary_key
 from tarn.ingest.batch_commit import (
+    former_head,
+    left_off,
     offsets_in,
     open_in,
     pending_in,
@@ -88,6 +90,8 @@ class RolledBack:
         tag: tag on the snapshot before it, which a second rollback can go to; None if there was none.
         rows: number of rows before and after it; None where a summary does not say.
         streams: stream to its offset map before and after it; None where it has none.
+        returns: whether a second rollback can go to the tag: not if the table was replaced, as the snapshot
+            then states no offsets.
     """
 
     table: str
@@ -96,6 +100,7 @@ class RolledBack:
     tag: str | None
     rows: tuple[int | None, int | None]
     streams: Mapping[str, tuple[OffsetMap | None, OffsetMap | None]]
+    returns: bool = True
 
 
 def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets | None) -> RolledBack:
@@ -122,7 +127,7 @@ def roll_back(ports: RollbackPorts, table: TableName, ref: str, offsets: Offsets
         state = ports.catalog.load(table)
         done = next((p for p in sent if _is_done(p, state)), None)
         if done is not None:
-            return _result(table, done, at(state, done["snapshot"]))
+            return _result(table, done, state.at(done["snapshot"]))
         target = resolve(state, ref, table)
         plan = {"state": state, "target": target, "tag": _tag_before(state)}
         request = replace(_request(ports, table, state, target, offsets), overtaken=overtaken, turn=turn)
@@ -204,12 +209,6 @@ def resolve(state: TableState, ref: str, table: TableName) -> int:
     return found
 
 
-def at(state: TableState, snapshot_id: int) -> TableState:
-    """The table as if this were its current snapshot."""
-    refs = {**state.refs, MAIN: {"snapshot-id": snapshot_id, "type": "branch"}}
-    return TableState({**state.metadata, "refs": refs, "current-snapshot-id": snapshot_id})
-
-
 def _request(
     ports: RollbackPorts, table: TableName, state: TableState, target: int, offsets: Offsets | None
 ) -> CommitRequest:
@@ -221,6 +220,7 @@ def _request(
             table=str(table),
         )
     if offsets is Offsets.KEEP and streams:
+        _require_offsets(table, state, target, streams)
         return _keeping(ports, state, target, streams)
     return _rewinding(ports, table, state, target, streams)
 
@@ -229,9 +229,10 @@ def _rewinding(
     ports: RollbackPorts, table: TableName, state: TableState, target: int, streams: list[str]
 ) -> CommitRequest:
     """The commit that makes the target current again, with the offsets that its history holds."""
-    then = at(state, target)
+    then = state.at(target)
     maps = {stream: offsets_in(then, stream) for stream in streams}
-    _require_log(ports, table, maps, now={stream: _known_map(state, stream) for stream in streams})
+    now = {stream: _known_map(_stating(state, stream), stream) for stream in streams}
+    _require_log(ports, table, maps, now=now)
     updates = _updates(state, target)
     for stream in streams:
         tag, key = TAG_PREFIX + stream, SUMMARY_PREFIX + stream
@@ -316,6 +317,36 @@ def _known_map(state: TableState, stream: str) -> OffsetMap | None:
         return None
 
 
+def _require_offsets(table: TableName, state: TableState, target: int, streams: list[str]) -> None:
+    """Require that the present offsets fit the rows of the target, which may be of a table that was replaced.
+
+    Raises:
+        InvalidError: one of both is from before a replacement, the other one from after it.
+        CorruptStateError: both are from after it, and no tag says where a stream was.
+    """
+    then = state.at(target)
+    for stream in streams:
+        first, its_first = replaced_by(state, stream), replaced_by(then, stream)
+        if first is None and its_first is not None:
+            raise InvalidError(
+                f"{table} cannot go to snapshot {target} with its offsets: the table was replaced by "
+                f"snapshot {its_first}, and nothing says which messages of stream {stream} its rows hold",
+                table=str(table),
+                stream=stream,
+            )
+        if first is not None and its_first != first:
+            newest = former_head(state) or "the newest one before"
+            raise InvalidError(
+                f"{table} was replaced by snapshot {first}, and snapshot {target} may lack rows that its "
+                "streams committed before: say --offsets rewind, which reads them again. If they are to "
+                f"stay away, go to {newest} with --offsets rewind first",
+                table=str(table),
+                stream=stream,
+            )
+        if first is not None and not left_off(state, stream):
+            offsets_in(state, stream)
+
+
 def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list[str]) -> CommitRequest:
     """The commit that adds a snapshot after the target, with its files and the furthest offset maps.
 
@@ -335,7 +366,7 @@ def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list
         COMMIT_ID_KEY: str(uuid.uuid4()),
     }
     for stream in streams:
-        now, then = _stating(state, stream), _stating(at(state, target), stream)
+        now, then = _stating(state, stream), _stating(state.at(target), stream)
         present = offsets_in(now, stream)
         found = _furthest(present, _known_map(then, stream))
         if found is not None:
@@ -382,7 +413,7 @@ def _stating(state: TableState, stream: str) -> TableState:
     tagged = state.refs.get(TAG_PREFIX + stream)
     if tagged is None or replaced_by(state, stream) is None:
         return state
-    return at(state, int(tagged["snapshot-id"]))
+    return state.at(int(tagged["snapshot-id"]))
 
 
 def _known_mark(state: TableState, stream: str) -> Watermark | None:
@@ -466,13 +497,15 @@ def _requirements(state: TableState) -> list[Json]:
 
 def _result(table: TableName, plan: Json, after: TableState) -> RolledBack:
     state: TableState = plan["state"]
+    streams = sorted(streams_named(state))
     return RolledBack(
         table=str(table),
         before=state.head_id or 0,
         target=plan["target"],
         tag=plan["tag"],
         rows=(_rows(state), _rows(after)),
-        streams={s: (_known_map(state, s), _known_map(after, s)) for s in sorted(streams_named(state))},
+        streams={s: (_known_map(_stating(state, s), s), _known_map(after, s)) for s in streams},
+        returns=all(replaced_by(state, s) is None for s in streams),
     )
 
 

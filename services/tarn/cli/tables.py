@@ -88,11 +88,12 @@ def rollback_lines(done: RolledBack) -> list[str]:
         else:
             lines.append(f"stream {stream}: reads again from {_words(now)} (it was at {_words(was)}).")
     if done.tag is not None:
-        again = f"scripts/tarn rollback {quote(done.table)} --to {done.tag}"
-        lines.append(
-            f"Tag {done.tag} keeps the former rows until it is dropped. To go back: {again}"
-            + (" --offsets rewind" if done.streams else "")
-        )
+        again = f"To go back: scripts/tarn rollback {quote(done.table)} --to {done.tag}"
+        if not done.returns:
+            again = "They state no offsets, so no rollback goes back to them: query them by the tag."
+        elif done.streams:
+            again += " --offsets rewind"
+        lines.append(f"Tag {done.tag} keeps the former rows until it is dropped. {again}")
     lines.append("Tables that were derived from it are as they were: drop them, and they are filled again.")
     return lines
 

@@ -182,14 +182,15 @@ class TableState:
             return None
         last = self.snapshot(int(tagged["snapshot-id"]))
         found: Mapping[str, str] = last.get("summary") or {}
-        return found if key in found and _sequence(last) < _sequence(oldest) else None
+        return found if key in found and sequence(last) < sequence(oldest) else None
 
     def replaced_after(self, key: str, *, tag: str) -> int | None:
         """Id of the first snapshot, if with it another client replaced the table after the key was stated.
 
         CREATE OR REPLACE TABLE keeps properties and tags, and its first snapshot has no parent. So has the
         first of a table to which the stream came later, and which was rolled back to before that; it is older
-        than what the stream committed. A table that was empty since has none of the former rows.
+        than what the stream committed. A table that was empty since has none of the former rows. The tag may
+        be newer than the first snapshot: a rollback from the replacement or to it moves it.
 
         Args:
             key: name of a summary property that no known ancestor states.
@@ -207,12 +208,16 @@ class TableState:
             key in summary or summary.get("total-records") == "0" for summary in summaries
         ):
             return None
-        if tag in self.refs:
-            later = _sequence(self.snapshot(int(self.refs[tag]["snapshot-id"]))) < _sequence(first)
-        else:
-            began = self.properties.get(marker_property(key), "")
-            later = began.isdecimal() and int(began) < int(first["timestamp-ms"])
+        began = self.properties.get(marker_property(key), "")
+        later = began.isdecimal() and int(began) < int(first["timestamp-ms"])
+        if not later and tag in self.refs:
+            later = sequence(self.snapshot(int(self.refs[tag]["snapshot-id"]))) < sequence(first)
         return int(first["snapshot-id"]) if later else None
+
+    def at(self, snapshot_id: int) -> TableState:
+        """The table as if this were its current snapshot."""
+        refs = {**self.refs, MAIN: {"snapshot-id": snapshot_id, "type": "branch"}}
+        return TableState({**self.metadata, "refs": refs, "current-snapshot-id": snapshot_id})
 
 
 def commit_ids(summary: Mapping[str, str]) -> tuple[str, ...]:
@@ -254,7 +259,8 @@ def marker_property(key: str) -> str:
     return f"{key}.since"
 
 
-def _sequence(snapshot: Json) -> int:
+def sequence(snapshot: Json) -> int:
+    """The sequence number of a snapshot; 0 if it has none."""
     return int(snapshot.get("sequence-number") or 0)
 
 

@@ -17,6 +17,7 @@ from tarn.core.completion import Announced, OpenPartitions
 from tarn.core.dead_letter import DeadLetterWatermark, PendingFile
 from tarn.core.decode import Decoded, Decoder, joined
 from tarn.core.errors import CorruptStateError, OtherStreamError
+from tarn.core.history import STAGED_KEY
 from tarn.core.isolate import isolate
 from tarn.core.offsets import (
     SUMMARY_PREFIX,
@@ -30,7 +31,7 @@ from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.retired import PREFIX as RETIRED_PREFIX
 from tarn.core.retired import Retired
 from tarn.core.table_files import EncodedFile, TableWriter
-from tarn.core.table_state import Append, Json, TableState, WrittenFile, marker_property
+from tarn.core.table_state import Append, Json, TableState, WrittenFile, marker_property, sequence
 from tarn.core.watermark import EventTimeRule, Watermark
 
 
@@ -48,14 +49,85 @@ def offsets_in(state: TableState, stream: str) -> OffsetMap | None:
     if first is not None:
         raise CorruptStateError(
             f"table {state.uuid} was replaced: its history begins with snapshot {first}, which has rows and "
-            f"came after what stream {stream} committed, and none of it states the stream's offsets. To read "
-            "on from where the stream was, go back to its tag or to this snapshot: scripts/tarn rollback "
-            f"TABLE --to {TAG_PREFIX}{stream} (or {first}) --offsets keep. To fill the table from the log, "
-            "delete all its rows",
+            f"came after the first commit of stream {stream}, and none of it states the stream's offsets. "
+            f"{_ways_on(state, stream)}",
             table=state.uuid,
             stream=stream,
         )
     return None
+
+
+def _ways_on(state: TableState, stream: str) -> str:
+    """What to do about a table that was replaced, and loses or doubles no row of any stream."""
+    former, tag = former_head(state), TAG_PREFIX + stream
+    ways = []
+    if former is not None:
+        ways.append(f"For the former rows: scripts/tarn rollback TABLE --to {former} --offsets rewind.")
+    if left_off(state, stream):
+        ways.append(
+            "To keep these rows and read on from where the stream was: scripts/tarn rollback TABLE --to main "
+            "--offsets keep; what was committed while they were selected then stays away."
+        )
+    if tag not in state.refs:
+        ways.append(f"The tag {tag} is gone: with it on the stream's last commit there are other ways.")
+    ways.append(
+        "To fill the table from what the log contains, delete all its rows; those that came over HTTP and "
+        "are in no log do not come back"
+    )
+    return " ".join(ways)
+
+
+def former_head(state: TableState) -> int | None:
+    """The newest snapshot outside the history that has all that a replaced table's streams committed.
+
+    The tags say what that is. A stream that has none does not count.
+
+    Returns:
+        The snapshot; None if none is known.
+
+    Raises:
+        CorruptStateError: a tagged snapshot is missing.
+    """
+    last = {
+        stream: state.snapshot(int(state.refs[TAG_PREFIX + stream]["snapshot-id"]))
+        for stream in streams_named(state)
+        if TAG_PREFIX + stream in state.refs and replaced_by(state, stream) is not None
+    }
+    oldest = max(map(sequence, last.values()), default=None)
+    if oldest is None:
+        return None
+    apart = {snapshot["snapshot-id"] for snapshot in state.ancestors()}
+    for snapshot in sorted(state.metadata.get("snapshots") or [], key=sequence, reverse=True):
+        if sequence(snapshot) < oldest:
+            break
+        if snapshot["snapshot-id"] in apart or STAGED_KEY in (snapshot.get("summary") or {}):
+            continue
+        then = state.at(snapshot["snapshot-id"])
+        if all(
+            stated(then, s).get(SUMMARY_PREFIX + s) == one["summary"].get(SUMMARY_PREFIX + s)
+            for s, one in last.items()
+        ):
+            return int(snapshot["snapshot-id"])
+    return None
+
+
+def left_off(state: TableState, stream: str) -> bool:
+    """Whether a stream's tag says where it was when another client replaced the table.
+
+    It does not if it is newer than the replacement, nor if it went back since: then a snapshot that states
+    the stream is newer.
+    """
+    first, tagged = replaced_by(state, stream), state.refs.get(TAG_PREFIX + stream)
+    if first is None or tagged is None:
+        return False
+    key = SUMMARY_PREFIX + stream
+    stating = [s for s in state.metadata.get("snapshots") or [] if key in (s.get("summary") or {})]
+    newest = max(stating, key=sequence, default=None)
+    return (
+        newest is not None
+        and newest["snapshot-id"] == tagged["snapshot-id"]
+        and sequence(newest) < sequence(state.snapshot(first))
+    )
 
 
 def replaced_by(state: TableState, stream: str) -> int | None:

@@ -46,7 +46,7 @@ def test_a_table_that_was_replaced_takes_no_rows_until_its_offsets_are_back(worl
     other = world.gateway()
     refused = world.post(other, sent(1), producer="p", sequence=1)
     assert (refused.status_code, refused.json()["error"]["type"]) == (409, "TableTakesNoRows")
-    assert "(or 4711) --offsets keep" in refused.json()["error"]["message"]
+    assert "--to main --offsets keep" in refused.json()["error"]["message"]
     ports = RollbackPorts(
         catalog=world.lake.catalog,
         objects=world.lake.objects,

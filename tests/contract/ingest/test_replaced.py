@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
 
 from tarn.cli.ports import Clock, Offsets
-from tarn.cli.rollback import RollbackPorts, roll_back
+from tarn.cli.rollback import RollbackPorts, RolledBack, roll_back
+from tarn.cli.tables import rollback_lines
 from tarn.core.errors import CorruptStateError, InvalidError, OtherStreamError
 from tarn.core.history import Retention
 from tarn.core.table_catalog import TableName
@@ -40,18 +42,47 @@ def work(lake: Lake, version: int = 2) -> None:
     lake.work(lake.ingestor(spec(format_version=version)), turns=60)
 
 
-def back(lake: Lake, ref: str, offsets: Offsets) -> None:
-    topic, numbers = lake.sources.topics["orders"], itertools.count(10**15)
+def two_streams(**options: Any) -> tuple[Lake, Topic, Topic]:
+    """A table of two streams: `orders`, which had its last message before those of `others`."""
+    lake, topic = filled(**options)
+    other = Topic("others", 1, topic_id="id-2")
+    lake.sources.topics["others"] = other
+    send_others(lake, 30)
+    return lake, topic, other
+
+
+def send_others(lake: Lake, number: int) -> None:
+    other = lake.sources.topics["others"]
+    first = 1_000 + len(other.logs[0])
+    other.send(0, *(order(first + n) for n in range(number)))
+    text = spec(stream="others").model_dump(by_alias=True, mode="json")
+    text["spec"]["source"]["kafka"]["topic"] = "others"
+    lake.work(lake.ingestor(type(spec()).model_validate(text)), turns=60)
+
+
+def ids(lake: Lake) -> list[int]:
+    return sorted(row["id"] for row in lake.rows())
+
+
+def advised(error: pytest.ExceptionInfo[Any], offsets: str) -> str:
+    """The snapshot that the message advises to go to."""
+    found = re.search(rf"scripts/tarn rollback TABLE --to (\S+) --offsets {offsets}", str(error.value))
+    assert found is not None, str(error.value)
+    return found[1]
+
+
+def back(lake: Lake, ref: str, offsets: Offsets) -> RolledBack:
+    topics, numbers = lake.sources.topics, itertools.count(lake.table().last_sequence + 10**15)
     ports = RollbackPorts(
         catalog=lake.catalog,
         objects=lake.objects,
-        bounds=lambda: {"orders": {0: (0, len(topic.logs[0]))}},
-        identity=lambda _: topic.identity,
+        bounds=lambda: {name: {0: (one.starts[0], len(one.logs[0]))} for name, one in topics.items()},
+        identity=lambda name: topics[name].identity,
         new_key=uuid7,
         new_snapshot_id=lambda: next(numbers),
         clock=Clock(wait=lambda _: None),
     )
-    roll_back(ports, NAME, ref, offsets)
+    return roll_back(ports, NAME, ref, offsets)
 
 
 def found(lake: Lake) -> list[int]:
@@ -104,9 +135,15 @@ def test_rows_that_were_kept_are_not_added_again(version: int, tagged: bool) -> 
     with pytest.raises(CorruptStateError, match=f"was replaced: its history begins with snapshot {REPLACED}"):
         work(lake, version)
     assert foreign_snapshot(lake.local, NAME, REPLACED + 1), "also after what others add"
-    with pytest.raises(CorruptStateError, match="scripts/tarn rollback TABLE --to tarn-offsets-orders"):
+    with pytest.raises(CorruptStateError) as stopped:
         work(lake, version)
     assert found(lake) == list(range(ROWS))
+    ways = ("--offsets rewind", "--to main --offsets keep", "delete all its rows")
+    assert [way in str(stopped.value) for way in ways] == [tagged, tagged, True]
+    assert ("The tag tarn-offsets-orders is gone" in str(stopped.value)) is not tagged
+    if not tagged:
+        with pytest.raises(CorruptStateError, match="was replaced"):
+            back(lake, "main", Offsets.KEEP)
 
 
 def test_a_table_that_is_replaced_under_a_running_ingestor_stops_it() -> None:
@@ -149,13 +186,147 @@ def test_the_rows_stay_and_reading_goes_on_after_a_rollback_to_the_replacement_i
         back(lake, str(lake.table().head_id), Offsets.KEEP)
 
 
+@pytest.mark.parametrize(("changed", "thinned"), [(False, False), (True, False), (True, True)])
+def test_the_former_rows_of_all_streams_come_back_by_the_rollback_that_is_advised(
+    changed: bool, thinned: bool
+) -> None:
+    lake, topic, _ = two_streams()
+    send(lake, topic, 5)
+    send_others(lake, 5)
+    whole = ids(lake)
+    if changed:
+        assert foreign_snapshot(lake.local, NAME, REPLACED - 2)
+        assert foreign_snapshot(lake.local, NAME, REPLACED - 1)
+        if thinned:
+            update(lake, {"action": "remove-snapshots", "snapshot-ids": [REPLACED - 2]})
+    former = lake.table().head_id
+    replace_table(lake.local, NAME, REPLACED)
+    # Rows of none but the table before: it needs no log.
+    for one in lake.sources.topics.values():
+        one.topic_id += "-recreated"
+    done = back(lake, str(former), Offsets.REWIND)
+    assert {stream: was == now for stream, (was, now) in done.streams.items()} == {
+        "orders": True,
+        "others": True,
+    }
+    for one in lake.sources.topics.values():
+        one.topic_id = one.topic_id.removesuffix("-recreated")
+    replace_table(lake.local, NAME, REPLACED + 1)
+    with pytest.raises(CorruptStateError) as stopped:
+        send(lake, topic, 5)
+    assert advised(stopped, "rewind") == str(former)
+    done = back(lake, str(former), Offsets.REWIND)
+    assert ids(lake) == whole
+    (tag,) = [line for line in rollback_lines(done) if line.startswith("Tag")]
+    assert tag.endswith("They state no offsets, so no rollback goes back to them: query them by the tag.")
+    work(lake)
+    send_others(lake, 5)
+    assert len(ids(lake)) == len(set(ids(lake))) == len(whole) + 10
+
+
+def test_what_another_stream_committed_is_not_lost_with_the_tag_of_one() -> None:
+    lake, _, _ = two_streams()
+    whole = ids(lake)
+    replace_table(lake.local, NAME, REPLACED)
+    with pytest.raises(InvalidError, match=r"may lack rows that its streams committed.*--offsets rewind"):
+        back(lake, "tarn-offsets-orders", Offsets.KEEP)
+    back(lake, "tarn-offsets-orders", Offsets.REWIND)
+    assert len(ids(lake)) == ROWS
+    send_others(lake, 0)
+    assert ids(lake) == whole
+
+
+def test_a_snapshot_that_was_staged_is_not_advised() -> None:
+    lake, topic = filled()
+    former = lake.table().head_id
+    assert foreign_snapshot(lake.local, NAME, REPLACED - 1)
+    staged = lake.table().snapshot(REPLACED - 1)
+    summary = {**staged["summary"], "wap.id": "audit"}
+    update(
+        lake,
+        {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": former},
+        {"action": "remove-snapshots", "snapshot-ids": [REPLACED - 1]},
+    )
+    update(lake, {"action": "add-snapshot", "snapshot": _again(lake, staged) | {"summary": summary}})
+    replace_table(lake.local, NAME, REPLACED)
+    with pytest.raises(CorruptStateError) as stopped:
+        send(lake, topic, 5)
+    assert advised(stopped, "rewind") == str(former)
+
+
+def _again(lake: Lake, snapshot: dict[str, Any]) -> dict[str, Any]:
+    return {**snapshot, "sequence-number": lake.table().last_sequence + 1}
+
+
+def test_all_streams_read_on_after_a_rollback_to_main() -> None:
+    lake, topic, _ = two_streams()
+    whole = ids(lake)
+    replace_table(lake.local, NAME, REPLACED)
+    assert foreign_snapshot(lake.local, NAME, REPLACED + 1)
+    with pytest.raises(CorruptStateError) as stopped:
+        work(lake)
+    back(lake, advised(stopped, "keep"), Offsets.KEEP)
+    assert REPLACED + 1 in [snapshot["snapshot-id"] for snapshot in lake.table().ancestors()]
+    send(lake, topic, 5)
+    send_others(lake, 5)
+    assert len(ids(lake)) == len(set(ids(lake))) == len(whole) + 10
+
+
+def test_an_engine_that_goes_back_to_the_replacement_stops_the_streams_again() -> None:
+    lake, topic, _ = two_streams()
+    replace_table(lake.local, NAME, REPLACED)
+    back(lake, str(REPLACED), Offsets.KEEP)
+    send(lake, topic, 5)
+    whole = ids(lake)
+    at = {"ref-name": "main", "type": "branch", "snapshot-id": REPLACED}
+    update(lake, {"action": "set-snapshot-ref", **at})
+    with pytest.raises(CorruptStateError, match="was replaced") as stopped:
+        work(lake)
+    assert "--offsets keep" not in str(stopped.value), "it would lose the rows that came since"
+    with pytest.raises(CorruptStateError, match="was replaced"):
+        back(lake, "main", Offsets.KEEP)
+    back(lake, advised(stopped, "rewind"), Offsets.REWIND)
+    assert ids(lake) == whole
+    send(lake, topic, 5)
+    send_others(lake, 5)
+    assert len(ids(lake)) == len(set(ids(lake))) == len(whole) + 10
+
+
 @pytest.mark.parametrize("offsets", list(Offsets))
-def test_the_former_rows_come_back_and_reading_goes_on_after_a_rollback_to_the_tag(offsets: Offsets) -> None:
+def test_no_rollback_goes_back_to_the_replacement(offsets: Offsets) -> None:
+    lake, topic = filled()
+    former = lake.table().head_id
+    replace_table(lake.local, NAME, REPLACED)
+    done = back(lake, str(former), Offsets.REWIND)
+    before = lake.table().metadata
+    with pytest.raises((CorruptStateError, InvalidError), match="was replaced"):
+        back(lake, str(done.tag), offsets)
+    assert lake.table().metadata == before
+    send(lake, topic, 5)
+    assert found(lake) == list(range(ROWS + 5))
+
+
+def test_a_tag_that_went_back_does_not_say_how_much_the_replacement_has() -> None:
+    lake, topic = filled()
+    older = lake.table().head_id
+    send(lake, topic, 10)
+    replace_table(lake.local, NAME, REPLACED)
+    back(lake, str(older), Offsets.REWIND)
+    at = {"ref-name": "main", "type": "branch", "snapshot-id": REPLACED}
+    update(lake, {"action": "set-snapshot-ref", **at})
+    with pytest.raises(CorruptStateError, match="was replaced") as stopped:
+        back(lake, "main", Offsets.KEEP)
+    back(lake, advised(stopped, "rewind"), Offsets.REWIND)
+    work(lake)
+    assert found(lake) == list(range(ROWS + 10))
+
+
+def test_the_former_rows_come_back_and_reading_goes_on_after_a_rollback_to_the_tag() -> None:
     lake, topic = filled()
     former = lake.table().head_id
     replace_table(lake.local, NAME, REPLACED)
     topic.send(0, *(order(ROWS + n) for n in range(5)))
-    back(lake, "tarn-offsets-orders", offsets)
+    back(lake, "tarn-offsets-orders", Offsets.REWIND)
     assert former in [snapshot["snapshot-id"] for snapshot in lake.table().ancestors()]
     work(lake)
     assert found(lake) == list(range(ROWS + 5))
@@ -165,7 +336,11 @@ def test_what_was_read_before_stays_away_after_a_rollback_to_an_older_snapshot()
     lake, topic = filled()
     older = lake.table().head_id
     send(lake, topic, 10)
+    former = lake.table().head_id
     replace_table(lake.local, NAME, REPLACED)
+    with pytest.raises(InvalidError, match=f"go to {former} with --offsets rewind first"):
+        back(lake, str(older), Offsets.KEEP)
+    back(lake, str(former), Offsets.REWIND)
     back(lake, str(older), Offsets.KEEP)
     assert found(lake) == list(range(ROWS))
     send(lake, topic, 5)

@@ -112,10 +112,12 @@ FULL = {"total-records": "7"}
         (snapshot(5, 4, **FULL), tag(1), None),
         (snapshot(5, None, **FULL), tag(9), None),
         (snapshot(5, None, at_ms=8, **FULL), {}, None),
+        (snapshot(5, None, at_ms=9, **FULL), tag(9), 5),
     ],
     ids=[
         "with rows", "with unknown rows", "the tag is gone", "without rows", "of a stream", "states the key",
         "history is cut", "older than the stream", "not newer than the stream, the tag is gone",
+        "the tag moved since",
     ],
 )  # fmt: skip
 def test_a_table_with_rows_of_another_client_first_that_are_newer_was_replaced(
