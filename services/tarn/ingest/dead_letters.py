@@ -20,7 +20,7 @@ import structlog
 from tarn.core import dead_letter
 from tarn.core.batch import RawBatch
 from tarn.core.dead_letter import DeadLetterWatermark, PendingFile, Watermarks
-from tarn.core.errors import CorruptStateError, InvalidSpecError, NoSuchTableError
+from tarn.core.errors import CorruptStateError, InvalidSpecError, NoSuchTableError, NotFoundError
 from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.small_files import Group, SmallFiles
 from tarn.core.table_files import TableFiles, TableWriter
@@ -320,6 +320,8 @@ class DeadLetterWriter:
     def commit_merge(self, group: Group, files: tuple[WrittenFile, ...], writer: TableWriter) -> None:
         """Replace small files by the one that has their rows; if others changed them, they stay as they are.
 
+        If somebody dropped the table, too: `register` makes it again.
+
         Raises:
             UnavailableError and others of `Committer.commit`: nothing is lost.
         """
@@ -328,7 +330,11 @@ class DeadLetterWriter:
         change = LettersMerge(
             commit_id=self._new_id(), table_uuid=self._uuid, files=files, removed=group.files
         )
-        result = self._committer.commit(change, writer)
+        try:
+            result = self._committer.commit(change, writer)
+        except NotFoundError as e:
+            log.info("dead-letter files are left as they are", table=self._table, reason=e.message)
+            return
         if isinstance(result, NeedsReplan):
             log.info("dead-letter files are left as they are", table=self._table, reason=result.reason)
             self.see(self._committer.load())

@@ -20,7 +20,7 @@ import structlog
 from tarn.core import dead_letter
 from tarn.core.batch import BatchBuilder
 from tarn.core.completion import Announced
-from tarn.core.errors import TarnError, TooManyPartitionsError, UnavailableError
+from tarn.core.errors import NotFoundError, TarnError, TooManyPartitionsError, UnavailableError
 from tarn.core.offsets import OffsetRange, TopicIdentity, require_same_source
 from tarn.core.small_files import Group, SmallFiles
 from tarn.core.source import NoMessagesError, NoSuchTopicError, TopicReader, start_positions
@@ -554,10 +554,14 @@ class Ingestor:
         group, writer = due
         self._dead_letters.drop(group, now_s=now_s)
         try:
-            reason = why_not(self._letter_commits.load())
+            try:
+                reason = why_not(self._letter_commits.load())
+            except (NotFoundError, UnavailableError) as e:
+                # A merge is not worth ending the batches for; whoever registers makes the table again.
+                reason = e.message
             if reason is None:
                 return merger.submit(self._merge, group, writer, letters=True)
-        except BaseException:  # no thread could be started, or the catalog does not respond
+        except BaseException:  # no thread could be started
             self._context.merging.release()
             raise
         self._context.merging.release()

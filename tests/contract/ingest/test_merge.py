@@ -268,6 +268,45 @@ def test_no_file_is_written_if_dead_letter_files_may_not_be_merged() -> None:
     assert ingestor._context.merging.acquire(blocking=False), "another reader can merge"
 
 
+@pytest.mark.parametrize("when", ["before the merge", "during the merge", "the catalog does not respond"])
+def test_a_merge_of_dead_letters_that_cannot_be_ends_no_batch(when: str) -> None:
+    lake, topic = lake_with()
+    ingestor, name = lake.ingestor(spec()), TableName(("ops",), "dead_letters")
+    inner, merge, turn, loads = lake.local.load, ingestor._merge, [0], list[int]()
+
+    def load(table: TableName) -> TableState:
+        if table == name and turn[0] >= 12 * 12 and when.startswith("the catalog"):
+            loads.append(1)
+            raise UnavailableError("the catalog does not respond")
+        return inner(table)
+
+    def merged(*given: Any, **letters: Any) -> Any:
+        if letters and when.startswith("during"):
+            loads.append(1)
+            lake.local.drop(name)
+        return merge(*given, **letters)
+
+    def until() -> bool:
+        turn[0] += 1
+        if turn[0] % 12 == 0 and turn[0] <= 12 * 12:
+            topic.send(0, b"junk", *(order(turn[0] + n) for n in range(1, 5)))
+        if turn[0] == 12 * 12 + 20:
+            if when.startswith("before"):
+                loads.append(1)
+                lake.local.drop(name)
+            lake.clock.now_s += MINUTE_S
+        return turn[0] > 12 * 12 + 100
+
+    lake.local.load = load  # type: ignore[method-assign]
+    ingestor._merge = merged  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        ingestor.cycle(until)
+    assert loads
+    assert turn[0] > 12 * 12 + 100, "the cycle did not end before"
+    assert any(e["event"] == "dead-letter files are left as they are" for e in logs)
+    assert ingestor._context.merging.acquire(blocking=False), "another reader can merge"
+
+
 def test_dead_letter_files_of_other_columns_are_not_merged() -> None:
     topic = Topic("orders", 1)
     lake = Lake(topic)
