@@ -327,8 +327,12 @@ def rows_at(objects: FileIO, layout: WriteSchema, location: str) -> pa.Table | N
     data = objects.find(location)
     if data is None:
         return None
-    with pq.ParquetFile(io.BytesIO(data)) as source:
-        return _shape(source.read(columns=layout.arrow.names, use_threads=False), layout.arrow)
+    try:
+        with pq.ParquetFile(io.BytesIO(data)) as source:
+            return _shape(source.read(columns=layout.arrow.names, use_threads=False), layout.arrow)
+    except (OSError, pa.ArrowException) as e:
+        # A page that is damaged.
+        raise ValueError(str(e)) from e
 
 
 def begin_files(objects: FileIO, encoded: Sequence[EncodedFile]) -> tuple[WrittenFile, ...]:

@@ -390,7 +390,7 @@ class DeadLetterWriter:
         except (ValueError, KeyError) as e:
             raise CorruptStateError(
                 f"dead-letter file {file.path}, which the table lists for stream {self._stream}, cannot be "
-                f"read: {e}",
+                f"read: {e}. Restore the object; or delete it, and its records are left out",
                 path=file.path,
             ) from e
         if rows is None:

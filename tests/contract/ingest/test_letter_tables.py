@@ -366,6 +366,26 @@ def test_a_listed_file_that_cannot_be_read_is_named() -> None:
     with pytest.raises(CorruptStateError, match=f"dead-letter file {path}") as caught:
         lake.ingestor().cycle(lambda: False)
     assert caught.value.fields["path"] == path
+    assert "Restore the object; or delete it" in str(caught.value)
+    lake.store.delete(path.removeprefix(f"s3://{BUCKET}/"))
+    lake.work(lake.ingestor())
+    assert values(lake) == []
+    assert lake.offsets() == [(0, 1)]
+
+
+def test_a_listed_file_with_a_damaged_page_is_named() -> None:
+    lake, _ = lake_with(b"first" * 100, order(1))
+    killed(lake)
+    ((path, *_),) = json.loads(lake.table().head["summary"]["tarn.dead-letters.orders"])
+    drop(lake)
+    key = path.removeprefix(f"s3://{BUCKET}/")
+    data = bytearray(lake.objects.read(path))
+    # Behind the magic number: pages, of which the footer knows only the places.
+    data[4:200] = b"\xff" * 196
+    lake.store.delete(key)
+    lake.store.put(key, bytes(data))
+    with pytest.raises(CorruptStateError, match=f"dead-letter file {path}"):
+        lake.ingestor().cycle(lambda: False)
 
 
 def test_a_new_table_that_cannot_hold_them_stops_the_ingestor_and_loses_none() -> None:
