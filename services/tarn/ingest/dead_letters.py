@@ -190,6 +190,9 @@ class DeadLetterWriter:
         self._seen_s = 0.0
         self._marks: Watermarks = ()
         self._written: dict[str, WrittenFile] = {}
+        # Copies of files of another table, which no table lists yet: of each there is one, however often the
+        # registration is refused. Nothing would delete the others.
+        self._copies: dict[str, WrittenFile] = {}
         self._small = SmallFiles()
 
     def marker(self, ingested_uuid: str) -> DeadLetterWatermark | None:
@@ -211,6 +214,7 @@ class DeadLetterWriter:
             raise InvalidSpecError(f"dead-letter table {self._table} is partitioned; it must not be")
         if writer is not self._writer:
             self._small.clear()
+            self._copies.clear()
         self._writer = writer
         self._uuid = state.uuid
         self._seen_s = self._clock()
@@ -350,6 +354,7 @@ class DeadLetterWriter:
         paths = {f.path for f in waiting}
         done = [f.path for f in pending if f.path not in paths and f.path in self._written]
         self._small.add([self._written.pop(path) for path in done])
+        self._copies = {path: copy for path, copy in self._copies.items() if path in paths}
         return waiting
 
     def _placed(self, waiting: Sequence[PendingFile], writer: TableWriter) -> dict[str, WrittenFile]:
@@ -368,7 +373,7 @@ class DeadLetterWriter:
                     bytes=file.bytes,
                 )
                 continue
-            copy = self._copy(file, writer)
+            copy = self._copies.get(file.path) or self._copy(file, writer)
             if copy is None:
                 log.warning(
                     "a dead-letter file is gone with its table",
@@ -377,7 +382,7 @@ class DeadLetterWriter:
                     records=file.records,
                 )
             else:
-                found[file.path] = copy
+                found[file.path] = self._copies[file.path] = copy
         return found
 
     def _copy(self, file: PendingFile, writer: TableWriter) -> WrittenFile | None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tarn.core import dead_letter
-from tarn.core.errors import CorruptStateError, InvalidSpecError, UnavailableError
+from tarn.core.errors import CorruptStateError, ForbiddenError, InvalidSpecError, UnavailableError
 from tarn.core.outcome import Unknown
 from tarn.core.spec import FieldSpec, IngestorSpec
 from tarn.core.table_catalog import CommitOutcome, TableName
@@ -386,6 +386,34 @@ def test_a_listed_file_with_a_damaged_page_is_named() -> None:
     lake.store.put(key, bytes(data))
     with pytest.raises(CorruptStateError, match=f"dead-letter file {path}"):
         lake.ingestor().cycle(lambda: False)
+
+
+def test_a_registration_that_is_refused_leaves_one_copy_however_often_it_is_tried() -> None:
+    """No history names a copy that no table lists, so nothing would delete it."""
+    lake, topic = lake_with(b"first", order(1))
+    killed(lake)
+    drop(lake)
+    inner, refused = lake.local.commit, [True]
+
+    def commit(table: TableName, request: CommitRequest, *, key: str) -> CommitOutcome:
+        if table == LETTERS and refused:
+            raise ForbiddenError("the principal may only read it")
+        return inner(table, request, key=key)
+
+    lake.local.commit = commit  # type: ignore[method-assign]
+    ingestor = lake.ingestor()
+    for _ in range(5):
+        with pytest.raises(ForbiddenError):
+            ingestor.cycle(lambda: False)
+    refused.clear()
+    copies = f"{lake.table('ops.dead_letters').root.removeprefix(f's3://{BUCKET}/')}/data/"
+    assert len(list(lake.store.list(copies))) == 1
+    lake.work(ingestor)
+    assert values(lake) == [b"first"]
+    topic.send(0, b"second")
+    lake.work(ingestor)
+    assert values(lake) == [b"first", b"second"]
+    assert len(list(lake.store.list(copies))) == 2
 
 
 def test_a_new_table_that_cannot_hold_them_stops_the_ingestor_and_loses_none() -> None:
