@@ -357,7 +357,7 @@ class _Replay:
                 table=name,
             )
         for other, held in streams.items():
-            if held.source.topic == topic and held.source != offsets.source:
+            if held.next and held.source.topic == topic and held.source != offsets.source:
                 raise InvalidError(
                     f"table {name} has rows of two topics named {topic}, of the streams {stream} and "
                     f"{other}; they do not say which of the two they are from, so it cannot be known which "

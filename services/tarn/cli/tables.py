@@ -103,6 +103,6 @@ def _next(found: OffsetMap | None) -> dict[str, int] | None:
 
 
 def _words(found: OffsetMap | None) -> str:
-    if found is None:
+    if found is None or not found.next:
         return "the beginning of its topic"
     return ", ".join(f"{offset} in partition {p}" for p, offset in found.next.items())

@@ -156,6 +156,9 @@ def ends_in(state: TableState, *, table: str) -> dict[str, OffsetMap]:
         if text is None:
             continue
         found = OffsetMap.from_json(text)
+        if not found.next:
+            # It has no rows any more: the table was emptied.
+            continue
         known = ends.get(found.source.topic)
         if known is not None and known.source != found.source:
             raise InvalidError(

@@ -12,7 +12,7 @@ from tarn.core.producers import PROPERTY, STREAM, Advanced, Claim, ProducerBook,
 from tarn.core.quota import quota_in
 from tarn.core.table_state import Append, TableState, WrittenFile
 from tarn.core.write_keys import KeyEntry, summary_key
-from tarn.ingest.batch_commit import offsets_in, stated, stream_append
+from tarn.ingest.batch_commit import offsets_in, stated, stream_append, with_absent
 from tarn.ingest.merge_commit import MergeCommit
 
 KEYS = summary_key(STREAM)
@@ -145,6 +145,7 @@ class RowsCommit:
         append = stream_append(
             self.files, commit_id=self.commit_id, stream=STREAM, offsets=found.offsets, pending=()
         )
+        append = with_absent(state, append, STREAM)
         book = found.book.with_commit(self.gateway, self.commit_id)
         stated = {**append.properties, PROPERTY: book.to_json(found.offsets.next)}
         return replace(_with_keys(append, entry), properties=stated)

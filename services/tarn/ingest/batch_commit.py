@@ -176,7 +176,8 @@ def require_only_stream(
     Raises:
         OtherStreamError: another stream has committed such records.
     """
-    began, apart = offsets_in(state, stream) is not None, set[str]()
+    own, apart = offsets_in(state, stream), set[str]()
+    began = own is not None and bool(own.next)
     for other in sorted(_others(state, stream)):
         found = _map_of(state, other)
         if found == "unknown" and began:
@@ -429,6 +430,42 @@ def stream_append(
     )
 
 
+def with_absent(state: TableState, append: Append, stream: str) -> Append:
+    """The append; of a table that was replaced and is or was empty, with the streams whose rows went with it.
+
+    It states that they have no offsets, and moves their tags. Else the tags would count again once the first
+    snapshot of the new history is thinned: a stream that comes later would read on from where it was.
+
+    Args:
+        state: version of the table that the commit builds on.
+        append: the commit.
+        stream: name of its stream.
+
+    Raises:
+        CorruptStateError: a tagged snapshot is missing.
+    """
+    *_, first = (None, *state.ancestors())
+    if first is not None and first.get("parent-snapshot-id") is not None:
+        return append
+    absent: dict[str, str] = {}
+    for other in sorted(streams_named(state) - {stream}):
+        key, tagged = SUMMARY_PREFIX + other, state.refs.get(TAG_PREFIX + other)
+        if tagged is None or key in stated(state, other):
+            continue
+        last = state.snapshot(int(tagged["snapshot-id"]))
+        known = _read((last.get("summary") or {}).get(key, ""))
+        before = first is None or sequence(last) < sequence(first)
+        if before and known != "unknown" and replaced_by(state, other) is None:
+            absent[other] = OffsetMap(source=known.source).to_json()
+    if not absent:
+        return append
+    return replace(
+        append,
+        summary={**append.summary, **{SUMMARY_PREFIX + other: text for other, text in absent.items()}},
+        tags=(*append.tags, *(TAG_PREFIX + other for other in absent)),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCommit:
     """One batch: its data files, offset ranges and dead letters commit atomically (invariants I5, I12).
@@ -502,7 +539,7 @@ class BatchCommit:
                 f"{dead_letter.PENDING_FILES_MAX}; see why the dead-letter table takes none"
             )
         mark = self._mark(state, after)
-        return stream_append(
+        append = stream_append(
             self.files,
             commit_id=self.commit_id,
             stream=self.stream,
@@ -513,6 +550,7 @@ class BatchCommit:
             opened=self._opened(state),
             retired=retired_text(state, self.stream),
         )
+        return with_absent(state, append, self.stream)
 
     def _opened(self, state: TableState) -> OpenPartitions | None:
         if self.event_time is None or self.announced is None:

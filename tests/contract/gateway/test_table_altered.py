@@ -14,6 +14,7 @@ from tarn.core.producers import PROPERTY
 from tarn.core.spec import parse_spec
 from tarn.gateway.takes import InboxLimits
 from tarn.gateway.writes import SequenceError
+from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.wiring import uuid7
 from tarn.testing.memory_topic import Topic
 from tests.contract.gateway.test_inbox import NAME, ids, inbox, lake_with_table, settle, write
@@ -61,6 +62,17 @@ def test_a_table_that_was_replaced_takes_no_rows_until_its_offsets_are_back(worl
         answer = world.post(other, sent(number), producer="p", sequence=number)
         assert (answer.status_code, answer.json()["repeated"]) == (200, number == 1)
     assert world.ids() == [0, 1, 2, 3, 9]
+
+
+def test_rows_over_http_in_an_emptied_table_say_that_those_of_an_ingestor_are_gone(world: World) -> None:
+    lake = world.lake
+    lake.sources.topics["orders"].send(0, order(100))
+    lake.work(lake.ingestor(), turns=30)
+    replace_table(lake.local, NAME, 4_711, empty=True)
+    assert world.post(world.gateway(), sent(1)).status_code == 200
+    assert offsets_in(lake.table(), "orders").next == {}  # type: ignore[union-attr]
+    lake.work(lake.ingestor(), turns=30)
+    assert sorted(world.ids()) == [1, 100]
 
 
 def test_what_a_table_states_and_nobody_can_read_is_said_and_no_internal_error(world: World) -> None:

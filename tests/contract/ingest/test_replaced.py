@@ -8,17 +8,21 @@ from typing import Any
 
 import pytest
 
+from tarn.adapters import manifest_audit
+from tarn.adapters.bulk import PlainBulk
 from tarn.cli.ports import Clock, Offsets
 from tarn.cli.rollback import RollbackPorts, RolledBack, roll_back
 from tarn.cli.tables import rollback_lines
+from tarn.core.audit.model import Kind
 from tarn.core.errors import CorruptStateError, InvalidError, OtherStreamError
 from tarn.core.history import Retention
 from tarn.core.table_catalog import TableName
 from tarn.core.table_state import WrittenFile
 from tarn.ingest.batch_commit import offsets_in, pending_in
 from tarn.ingest.wiring import uuid7
+from tarn.keeper.fsck import fsck
 from tarn.testing.memory_topic import Topic
-from tests.support.lake import Lake, foreign_snapshot, order, replace_table, spec
+from tests.support.lake import BUCKET, Lake, foreign_snapshot, order, replace_table, spec
 
 NAME = TableName(("bronze",), "orders")
 REPLACED = 4_711
@@ -381,6 +385,83 @@ def test_a_table_without_rows_is_filled_from_the_log(emptied: str) -> None:
     assert found(lake) == list(range(ROWS + 5))
     send(lake, topic, 5)
     assert found(lake) == list(range(ROWS + 10))
+
+
+SHORT = Retention(newest=2, steps=(), total_min=0)
+
+
+def is_whole(lake: Lake) -> None:
+    bulk = PlainBulk(lake.store)
+    report = fsck(bulk, manifest_audit, bucket=BUCKET, tell=lambda _: None, sleep=lambda _: None)
+    assert report.damage == []
+    assert not [one for one in report.findings if one.kind in {Kind.STREAMS_SAME, Kind.STREAMS_DOUBLED}]
+
+
+def is_cut(lake: Lake) -> bool:
+    *_, oldest = lake.table().ancestors()
+    return "parent-snapshot-id" in oldest
+
+
+@pytest.mark.parametrize("emptied", ["by the replacement", "afterwards"])
+def test_a_stream_that_comes_once_the_history_was_thinned_fills_it_as_well(emptied: str) -> None:
+    lake, topic, _ = two_streams(retention=SHORT)
+    replace_table(lake.local, NAME, REPLACED, empty=emptied == "by the replacement")
+    if emptied == "afterwards":
+        deletes_all(lake, REPLACED + 1)
+    for _ in range(6):
+        send_others(lake, 5)
+    assert is_cut(lake)
+    assert ids(lake) == list(range(1_000, 1_060))
+    assert offsets_in(lake.table(), "orders").next == {}  # type: ignore[union-attr]
+    send(lake, topic, 5)
+    assert ids(lake) == [*range(ROWS + 5), *range(1_000, 1_060)]
+    for _ in range(6):
+        send(lake, topic, 5)
+    send_others(lake, 5)
+    assert ids(lake) == [*range(ROWS + 35), *range(1_000, 1_065)]
+    is_whole(lake)
+
+
+def test_the_former_stream_of_a_topic_does_not_stop_the_one_that_fills_it_again() -> None:
+    lake, topic = filled(retention=SHORT)
+    send(lake, topic, 40)
+    replace_table(lake.local, NAME, REPLACED, empty=True)
+    other = lake.ingestor(spec(stream="other"))
+    lake.work(other, turns=200)
+    assert is_cut(lake)
+    assert found(lake) == list(range(ROWS + 40))
+    is_whole(lake)
+    with pytest.raises(OtherStreamError, match="holds stream 'other' of topic orders"):
+        work(lake)
+    assert found(lake) == list(range(ROWS + 40))
+
+
+def test_the_former_rows_come_back_after_another_stream_began_in_the_replacement() -> None:
+    lake, topic, _ = two_streams()
+    whole, former = ids(lake), lake.table().head_id
+    replace_table(lake.local, NAME, REPLACED, empty=True)
+    send_others(lake, 5)
+    done = back(lake, str(former), Offsets.REWIND)
+    assert "stream orders: reads again from 20 in partition 0 (it was at the beginning of its topic)." in (
+        rollback_lines(done)
+    )
+    assert ids(lake) == whole
+    send(lake, topic, 5)
+    send_others(lake, 0)
+    assert ids(lake) == [*range(ROWS + 5), *range(1_000, 1_035)]
+    back(lake, str(done.tag), Offsets.REWIND)
+    send(lake, topic, 0)
+    send_others(lake, 0)
+    assert ids(lake) == [*range(ROWS + 5), *range(1_000, 1_035)]
+
+
+def test_streams_that_stopped_stay_so_when_another_one_begins() -> None:
+    lake, topic = filled()
+    replace_table(lake.local, NAME, REPLACED)
+    lake.sources.topics["others"] = Topic("others", 1, topic_id="id-2")
+    send_others(lake, 5)
+    with pytest.raises(CorruptStateError, match="was replaced"):
+        send(lake, topic, 5)
 
 
 def test_a_table_that_is_replaced_again_once_it_was_filled_stops_too() -> None:

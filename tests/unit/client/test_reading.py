@@ -222,4 +222,6 @@ def test_streams_of_several_topics_are_several_maps() -> None:
         ends_in(table(), table="t")
     again = TopicIdentity(cluster="c-1", topic="t", topic_id="id-9")
     with pytest.raises(InvalidError, match="two topics named t"):
-        ends_in(table(a=maps["a"], b=OffsetMap(source=again, next={})), table="t")
+        ends_in(table(a=maps["a"], b=OffsetMap(source=again, next={0: 2})), table="t")
+    emptied = table(a=maps["a"], b=OffsetMap(source=again, next={}))
+    assert ends_in(emptied, table="t") == {"t": maps["a"]}, "the table was replaced: it has no rows of it"

@@ -109,6 +109,9 @@ def judge_streams(table: Table) -> Iterator[Finding]:
     found = _streams(table)
     by_source: dict[tuple[str, str], list[Stand]] = {}
     for stand in found:
+        if not stand.map.next:
+            # It has no rows any more: the table was emptied.
+            continue
         by_source.setdefault((stand.map.source.cluster, stand.map.source.topic_id), []).append(stand)
     for same in by_source.values():
         if len(same) < 2:
