@@ -444,11 +444,14 @@ def with_absent(state: TableState, append: Append, stream: str) -> Append:
     Raises:
         CorruptStateError: a tagged snapshot is missing.
     """
+    others = sorted(streams_named(state) - {stream})
+    if not others:
+        return append
     *_, first = (None, *state.ancestors())
     if first is not None and first.get("parent-snapshot-id") is not None:
         return append
     absent: dict[str, str] = {}
-    for other in sorted(streams_named(state) - {stream}):
+    for other in others:
         key, tagged = SUMMARY_PREFIX + other, state.refs.get(TAG_PREFIX + other)
         if tagged is None or key in stated(state, other):
             continue
