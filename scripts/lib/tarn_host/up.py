@@ -81,12 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     phases = Phases()
     outcome = "failed"
     try:
-        is_demo_on(project.load().settings)
+        own = project.load()
+        is_demo_on(own.settings)
         if options.refresh and options.pull == "never":
             raise StopError("--refresh fetches packages, and --pull never forbids it", "choose one", 2)
         chosen = choices(options.profile, options.ports)
-        require_profile(project.load(), options.profile)
-        with only_one(project.load()), ExitStack() as ends:
+        require_profile(own, options.profile)
+        with only_one(own), ExitStack() as ends:
             here = prepare(
                 phases,
                 assume_yes=options.yes,

@@ -123,6 +123,7 @@ class Ingestor:
         self._small_files = SmallFiles()
         self._merging: frozenset[str] = frozenset()  # files of the merge under way
         self._gone: frozenset[str] = frozenset()  # those of them that were dropped meanwhile
+        self._taken: dict[int, int] = {}  # leader epochs for which the last plan was given up
         self._reporter = StatusReporter(
             self.name, context.registry, clock=context.clock, now_ms=context.ports.now_ms
         )
@@ -327,11 +328,23 @@ class Ingestor:
         return True
 
     def _taken_over(self, plan: Plan, epochs: Mapping[int, int | None]) -> bool:
-        """Whether one of these leader epochs is later than that of the plan."""
+        """Whether one of these leader epochs is later than that of the plan.
+
+        Raises:
+            UnavailableError: the last plan was given up for the same ones, so the broker's answers to the
+                next plan are older than its records.
+        """
         later = {
             p: epoch for p, epoch in epochs.items() if epoch is not None and epoch > plan.epochs.get(p, epoch)
         }
         if later:
+            if later == self._taken:
+                raise UnavailableError(
+                    f"topic {plan.identity.topic} has records of leader epochs {later}, and its broker still "
+                    f"states {dict(plan.epochs)} for its partitions, so it is not known whether its log was "
+                    "truncated; see the broker's log"
+                )
+            self._taken = later
             log.info(
                 "a broker has taken partitions over; planning again",
                 ingestor=self.name,
@@ -561,7 +574,7 @@ class Ingestor:
                 reason = e.message
             if reason is None:
                 return merger.submit(self._merge, group, writer, letters=True)
-        except BaseException:  # no thread could be started
+        except BaseException:  # the catalog refused, or no thread could be started
             self._context.merging.release()
             raise
         self._context.merging.release()

@@ -33,7 +33,7 @@ TELL_EVERY_S = 5.0
 MIB = 1024 * 1024
 PARTS_AHEAD = 4
 LEFT_OUT = "what it names is not in the backup; scripts/tarn fsck tells more"
-COPIED = "its files are in the backup; scripts/tarn fsck tells more"
+COPIED = "its files are in the backup; scripts/tarn fsck says more"
 
 T = TypeVar("T")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tarn.core.errors import OffsetGapError
+from tarn.core.errors import OffsetGapError, UnavailableError
 from tarn.core.offsets import OffsetMap
 from tarn.ingest.batch_commit import offsets_in
 from tarn.ingest.truncation import require_untruncated
-from tarn.testing.memory_topic import HOLE, MemoryTopicClient, Topic
+from tarn.testing.memory_topic import HOLE, MemoryTopicClient, MemoryTopicReader, Topic
 from tests.support.lake import Lake, order, spec
 
 TRUNCATED = r"offset 10 of partition 0 .* truncated, at 7 or before: from 7 on it has other records"
@@ -80,6 +82,30 @@ def test_offsets_without_a_record_of_a_later_epoch_are_no_loss() -> None:
         required()
     topic.starts[0] = 12
     required()
+
+
+def test_a_broker_whose_answers_stay_older_than_its_records_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake, topic = filled()
+    topic.take_over()
+    topic.send(0, order(10))
+    ingestor, bounds = lake.ingestor(), MemoryTopicReader.bounds
+    older = {
+        p: replace(one, epoch=0)
+        for p, one in MemoryTopicClient(topic).open("orders", stream="s").bounds().items()
+    }
+    monkeypatch.setattr(MemoryTopicReader, "bounds", lambda _: older)
+    ingestor.cycle(lambda: False)  # ends for a new plan
+    for _ in range(2):
+        with pytest.raises(
+            UnavailableError, match=r"epochs \{0: 2\}, and its broker still states \{0: 0, 1: 0\}"
+        ):
+            ingestor.cycle(lambda: False)
+    assert ids(lake) == list(range(10))
+    monkeypatch.setattr(MemoryTopicReader, "bounds", bounds)
+    lake.work(ingestor)
+    assert ids(lake) == list(range(11))
 
 
 def test_the_stream_goes_on_once_the_records_that_it_lacks_are_gone() -> None:

@@ -118,6 +118,14 @@ def test_a_bronze_rolled_back_below_the_next_piece_ends_the_cycle() -> None:
     assert cycle(lake) == [("silver", 1_500), ("gold", 1_500)]
 
 
+def test_a_bronze_that_was_exchanged_between_two_pieces_ends_the_cycle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lake = Growing(bronze=[3_000, 5_000])
+    monkeypatch.setattr(lake, "location", lambda _: f"s3://tarn/{lake.looks}")
+    assert cycle(lake) == [("silver", 1_000), ("gold", 1_000)]
+
+
 def test_an_empty_bronze_is_no_work() -> None:
     lake = Growing(bronze=[0])
     steps = cycle(lake)

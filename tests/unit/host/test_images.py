@@ -69,11 +69,11 @@ def test_fingerprint_changes_with_what_the_context_holds_and_nothing_else(tmp_pa
     ],
 )
 def test_a_build_that_failed_names_its_cause(tail: list[str], what: str, fix: str) -> None:
-    told = images.failure("tarn/minio:t", "exit code 1", ["#1 before", *tail])
-    assert told.what.startswith("building tarn/minio:t failed (exit code 1):\n    #1 before")
-    assert what in told.what
-    assert fix in told.fix
-    assert str(images.LOG) in told.fix
+    found = images.failure("tarn/minio:t", "exit code 1", ["#1 before", *tail])
+    assert found.what.startswith("building tarn/minio:t failed (exit code 1):\n    #1 before")
+    assert what in found.what
+    assert fix in found.fix
+    assert str(images.LOG) in found.fix
 
 
 def test_a_spec_that_was_added_is_no_reason_to_call_the_images_old(

@@ -38,6 +38,15 @@ class Kind:
     architecture: str = ""
     no_builder: bool = False
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether no route from outside leads to its bridges.
+
+        Docker Desktop runs in a virtual machine of its own, and a rootless engine's bridges are in a network
+        namespace of its own.
+        """
+        return self.desktop or self.rootless
+
     def words(self) -> str:
         """Its special properties on one line; empty if there are none."""
         said = ["rootless"] if self.rootless else []

@@ -20,7 +20,6 @@ from tarn_host import shell
 from tarn_host.console import Problem
 from tarn_host.stack import engine, engine_kind, lifecycle
 from tarn_host.stack.engine import Machine
-from tarn_host.stack.engine_kind import Kind
 from tarn_host.stack.project import ROOT, Project
 
 CLOSED_SINCE = (28,)
@@ -72,15 +71,10 @@ class Edge:
         return Problem(what, fix)
 
 
-def is_needed(server: str, here: Machine, what: Kind) -> bool:
-    """Whether this engine lets such packets in. Pure.
-
-    Docker Desktop runs in a virtual machine of its own, and a rootless engine's bridges are in a network
-    namespace of its own: no neighbour's route leads there.
-    """
+def is_needed(server: str, here: Machine) -> bool:
+    """Whether an engine of this version lets such packets in, if its bridges are this machine's. Pure."""
     local = here.docker_host in ("", "unix:///var/run/docker.sock")
-    apart = what.desktop or what.rootless
-    return here.linux and local and not apart and engine_kind.version_tuple(server) < CLOSED_SINCE
+    return here.linux and local and engine_kind.version_tuple(server) < CLOSED_SINCE
 
 
 def chain_of(name: str) -> str:
@@ -137,7 +131,7 @@ def look(here: Project) -> Edge:
     """The current state; changes nothing."""
     answer = shell.capture(["docker", "version", "--format", "{{.Server.Version}}"], timeout_s=TIMEOUT_S)
     server, machine = answer.out.strip(), engine.machine()
-    if not answer.ok or not is_needed(server, machine, engine.kind()):
+    if not answer.ok or not is_needed(server, machine) or engine.kind().is_apart:
         return Edge(server=server, needed=False)
     if not machine.root:
         return Edge(server=server, needed=True, hindrance="only root may set or see them")

@@ -144,7 +144,7 @@ class Topic:
         return found
 
     def _newest(self, consumer: Any, at: TopicPartition, since: int, before: int) -> ReplayMarker | None:
-        """The newest marker of the messages from one offset of a partition to the one before another."""
+        """The newest marker of the messages of a partition between two offsets; later ones may count."""
         consumer.seek(at, since)
         found: ReplayMarker | None = None
         while consumer.position(at) < before:
@@ -156,8 +156,7 @@ class Topic:
                     topic=self.name,
                 )
             for record in polled[at]:
-                if record.offset < before:
-                    found = _marker(record.headers) or found
+                found = _marker(record.headers) or found
         return found
 
     def play(
