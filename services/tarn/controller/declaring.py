@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tarn.core.control.admission import require_own_name, require_room
+from tarn.core.control.admission import require_columns_of_log, require_own_name, require_room
 from tarn.core.control.declared import HAND, Declared, Stamp, applied, deleted, status_key
 from tarn.core.control.registry import SpecRegistry
 from tarn.core.control.report import parse_report
@@ -72,12 +72,14 @@ def put(
 
     Raises:
         InvalidSpecError: the spec is invalid, or excludes another one.
-        AlreadyExistsError: it belongs to a file, or is being deleted.
+        AlreadyExistsError: it belongs to a file; or it, or one that it excludes, is being deleted.
         UnavailableError, OutcomeUnknownError: the store does not take it.
     """
     spec = spec_of(document, file=shown)
     require_own_name(spec.name, _built_in(), file=shown)
-    require_room(spec, _others(specs), file=shown)
+    require_columns_of_log(spec, file=shown)
+    others, ending = _others(specs)
+    require_room(spec, others, file=shown, ending=ending)
     before: list[Declared | None] = []
 
     def make(found: Declared | None, stamp: Stamp) -> Declared:
@@ -148,16 +150,18 @@ def _built_in() -> dict[str, IngestorSpec]:
     return {label: parse_spec(spec_text(log), file=label) for label, log in labels.items()}
 
 
-def _others(specs: SpecRegistry) -> dict[str, IngestorSpec]:
-    """Label to spec of everything that is declared, and of what is part of Tarn."""
-    found = _built_in()
+def _others(specs: SpecRegistry) -> tuple[dict[str, IngestorSpec], set[str]]:
+    """Label to spec of everything that is declared, and of what is part of Tarn; and who is being deleted."""
+    found, ending = _built_in(), set[str]()
     for entry in specs.list().values():
         if entry.declared is not None and not entry.declared.gone:
             try:
                 found[entry.declared.label] = entry.declared.spec
             except InvalidSpecError:
                 continue  # it is not run, so it is in nobody's way
-    return found
+            if entry.declared.deleting:
+                ending.add(entry.declared.name)
+    return found, ending
 
 
 def _with_status(specs: SpecRegistry, there: Declared) -> Shown:

@@ -121,6 +121,38 @@ def test_several_topics_and_columns_of_the_table(format_: str) -> None:
     assert sorted(row["id"] for row in lake.rows()) == [1, 2, 3]
 
 
+COLUMNS_OF_ITS_OWN = """
+apiVersion: tarn/v1
+kind: Ingestor
+metadata: {name: orders}
+spec:
+  source: {kafka: {topics: [TOPICS]}}
+  table: {namespace: bronze, name: orders, partitioning: [day(at)]}
+  schema:
+    evolution: evolve
+    fields:
+      - {name: id, type: long, required: true, from: key}
+      - {name: at, type: timestamptz, encoding: epoch-millis, from: sent}
+      - {name: note, type: string, from: remark}
+  batching: {maxRecords: 10, maxLatencySeconds: 0.05}
+"""
+
+
+def test_a_log_among_the_topics_has_the_columns_of_the_table_as_json() -> None:
+    """A gateway judges rows by them before it answers, whatever the spec says of its other messages."""
+    log = "tarn.log.0b9c6b0e-0000-4000-8000-000000000000"
+    one, rows = Topic("orders", 1), Topic(log, 1, topic_id="id-2")
+    lake = Lake(one, rows)
+    one.send(0, b'{"key": 1, "sent": 1700000000000}')
+    own = COLUMNS_OF_ITS_OWN.replace("TOPICS", f"orders, {log}")
+    first, second = parse_spec(own, file="x").per_topic(["orders", log])
+    lake.work(lake.ingestor(first), turns=40)
+    rows.send(0, b'{"id": 2, "at": "2023-11-14T22:13:20Z", "note": "as the table has it"}')
+    lake.work(lake.ingestor(second), turns=40)
+    assert sorted((row["id"], row["note"]) for row in lake.rows()) == [(1, None), (2, "as the table has it")]
+    assert len({row["at"] for row in lake.rows()}) == 1
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tarn.core.control.admission import require_room
+from tarn.core.control.admission import require_columns_of_log, require_room
 from tarn.core.control.declared import (
     HAND,
     Declared,
@@ -21,7 +21,7 @@ from tarn.core.control.declared import (
     spec_key,
 )
 from tarn.core.errors import AlreadyExistsError, CorruptStateError, InvalidSpecError, NotFoundError
-from tarn.core.spec import parse_document, spec_of
+from tarn.core.spec import IngestorSpec, clashes, parse_document, spec_of
 from tests.support.lake import SPEC
 
 TEXT = SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[]")
@@ -174,3 +174,81 @@ def test_two_specs_for_one_table_and_topic_and_a_renamed_one() -> None:
     require_room(first().spec, there, file="x")
     other["metadata"] = {"name": "sales"}
     require_room(spec_of(other, file="x"), there, file="x")
+
+
+LOG = "tarn.log.0b9c6b0e-0000-4000-8000-000000000000"
+
+
+def of(name: str, **kafka: Any) -> IngestorSpec:
+    """An ingestor of bronze.orders; that of a log has the table's own columns."""
+    made = document(source={"kafka": kafka})
+    made["metadata"] = {"name": name}
+    if kafka.get("topic") == LOG:
+        del made["spec"]["schema"]
+        made["spec"]["table"] = {"namespace": "bronze", "name": "orders"}
+    return spec_of(made, file="x")
+
+
+@pytest.mark.parametrize(
+    ("kafka", "together"),
+    [
+        ({"topic": "orders"}, True),
+        ({"topics": ["orders", "returns"]}, True),
+        ({"topicPattern": "orders.*"}, True),
+        ({"topics": ["orders", LOG]}, False),
+        ({"topics": [LOG]}, False),
+    ],
+)
+def test_a_table_has_one_ingestor_of_topics_and_one_of_its_log(kafka: dict[str, Any], together: bool) -> None:
+    one, log = of("orders", **kafka), of("log-orders", topic=LOG)
+    for spec, there in ((one, log), (log, one)):
+        if together:
+            require_room(spec, {"ingestor there": there}, file="x")
+        else:
+            with pytest.raises(InvalidSpecError, match=r"spec\.table is 'bronze\.orders'"):
+                require_room(spec, {"ingestor there": there}, file="x")
+    assert [found.files for found in clashes({"a": one, "b": log})] == ([] if together else [("a", "b")])
+
+
+def test_an_ingestor_of_one_topic_is_not_told_to_take_several() -> None:
+    """It cannot become one of several: the offsets of its topic are its own."""
+    for kafka, told in (({"topic": "a"}, False), ({"topics": ["a"]}, True), ({"topicPattern": "a"}, False)):
+        with pytest.raises(InvalidSpecError, match="choose another table") as e:
+            require_room(of("sales", topic="b"), {"ingestor orders": of("orders", **kafka)}, file="x")
+        assert ("add the topic to spec.source.kafka.topics of orders" in e.value.message) is told
+
+
+def test_one_that_is_being_deleted_is_in_the_way_until_its_writers_have_ended() -> None:
+    there = {"ingestor orders": first().spec}
+    other = of("sales", topic="returns")
+    with pytest.raises(AlreadyExistsError, match=r"delete orders --wait 60"):
+        require_room(other, there, file="x", ending={"orders"})
+    with pytest.raises(InvalidSpecError, match="choose another table"):
+        require_room(other, there, file="x", ending={"returns"})
+    elsewhere = document(table={"namespace": "bronze", "name": "sales"})
+    elsewhere["metadata"] = {"name": "sales"}
+    require_room(spec_of(elsewhere, file="x"), there, file="x", ending={"orders"})
+    elsewhere["metadata"]["stream"] = "orders"
+    with pytest.raises(AlreadyExistsError, match="being deleted"):
+        require_room(spec_of(elsewhere, file="x"), there, file="x", ending={"orders"})
+
+
+@pytest.mark.parametrize(
+    ("field", "body"),
+    [
+        ("spec.schema", {}),
+        ("spec.mapping", {"schema": None, "mapping": {"drop": ["x"]}}),
+        ("spec.source.format", {"schema": None, "source": {"kafka": {"topics": [LOG]}, "format": "arrow"}}),
+    ],
+)
+def test_an_ingestor_of_a_log_alone_says_nothing_of_columns(field: str, body: dict[str, Any]) -> None:
+    made = document(**{"source": {"kafka": {"topics": [LOG]}}, **body})
+    if made["spec"]["schema"] is None:
+        del made["spec"]["schema"]
+        made["spec"]["table"] = {"namespace": "bronze", "name": "orders"}
+    with pytest.raises(InvalidSpecError) as e:
+        require_columns_of_log(spec_of(made, file="x"), file="x")
+    assert e.value.message.startswith(f"x: {field} is for other messages")
+    made["spec"]["source"]["kafka"] = {"topics": [LOG, "orders"]}
+    require_columns_of_log(spec_of(made, file="x"), file="x")
+    require_columns_of_log(of("log", topic=LOG), file="x")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from tarn.core.errors import InvalidSpecError
+from tarn.core.errors import AlreadyExistsError, InvalidSpecError
 from tarn.core.log_claims import TOPIC_PREFIX as LOG_PREFIX
 from tarn.core.services import WORKSHOP
-from tarn.core.spec import DeadLetters, IngestorSpec, TableRef
+from tarn.core.spec import DeadLetters, IngestorSpec, MessageFormat, TableRef
+from tarn.core.spec.mapping import FieldMapping
 
 
 def require_own_name(name: str, built_in: Mapping[str, IngestorSpec], *, file: str) -> None:
@@ -31,22 +32,37 @@ def require_own_name(name: str, built_in: Mapping[str, IngestorSpec], *, file: s
             )
 
 
-def require_room(spec: IngestorSpec, others: Mapping[str, IngestorSpec], *, file: str) -> None:
+def require_room(
+    spec: IngestorSpec, others: Mapping[str, IngestorSpec], *, file: str, ending: Collection[str] = ()
+) -> None:
     """Require that no other ingestor has the spec's stream or table.
+
+    A table may have two: one for topics, and one for its log (docs/gateway.md).
 
     Args:
         spec: the spec to be applied.
         others: label to spec of each other ingestor.
         file: what messages call the spec.
+        ending: names of those that are being deleted.
 
     Raises:
         InvalidSpecError: one has; names the field, the value, the ingestor and what to do.
+        AlreadyExistsError: one has, whose writers end now.
     """
     for label, other in sorted(others.items()):
         if other.name == spec.name:
             continue
-        same_table = str(other.spec.table) == str(spec.spec.table)
+        same_table = str(other.spec.table) == str(spec.spec.table) and bool(
+            other.spec.source.kafka.fills & spec.spec.source.kafka.fills
+        )
         same_source = other.spec.source.kafka == spec.spec.source.kafka
+        if other.name in ending and (same_table or other.stream == spec.stream):
+            raise AlreadyExistsError(
+                f"{file}: {label} ({other.name}), which is being deleted, has spec.table "
+                f"{str(other.spec.table)!r} and stream {other.stream!r} until its writers have ended: apply "
+                f"the spec again in a few seconds (scripts/tarn delete {other.name} --wait 60 waits for that)",
+                name=other.name,
+            )
         if same_table and same_source:
             raise InvalidSpecError(
                 f"{file}: metadata.name is {spec.name!r}, and {label} ({other.name}) brings "
@@ -60,8 +76,7 @@ def require_room(spec: IngestorSpec, others: Mapping[str, IngestorSpec], *, file
         if same_table:
             raise InvalidSpecError(
                 f"{file}: spec.table is {str(spec.spec.table)!r}, which {label} ({other.name}) writes "
-                f"already from {other.spec.source.kafka}; choose another table, or one ingestor with "
-                "spec.source.kafka.topics",
+                f"already from {other.spec.source.kafka}; choose another table{_or_topics(other)}",
                 file=file,
                 other=other.name,
             )
@@ -71,6 +86,38 @@ def require_room(spec: IngestorSpec, others: Mapping[str, IngestorSpec], *, file
                 "choose another stream",
                 file=file,
                 other=other.name,
+            )
+
+
+def _or_topics(other: IngestorSpec) -> str:
+    """What else than another table there is: an ingestor of one topic stays one, as its offsets are its own."""
+    if other.spec.source.kafka.topics is None:
+        return ""
+    return f", or add the topic to spec.source.kafka.topics of {other.name}"
+
+
+def require_columns_of_log(spec: IngestorSpec, *, file: str) -> None:
+    """Require that an ingestor of a table's log says nothing of columns, which are the table's.
+
+    Raises:
+        InvalidSpecError: it does; names the field and what to do.
+    """
+    body = spec.spec
+    if "rows" in body.source.kafka.fills:
+        return
+    given = {
+        "spec.schema": body.columns is not None,
+        "spec.mapping": body.mapping != FieldMapping(),
+        "spec.source.format": MessageFormat(format=body.source.format, avro=body.source.avro) != MessageFormat(),
+    }
+    for field, there in given.items():
+        if there:
+            raise InvalidSpecError(
+                f"{file}: {field} is for other messages: {body.source.kafka} has rows of the gateway, which "
+                "are JSON with the table's own columns; leave it out, as scripts/tarn log "
+                f"{body.table} does",
+                file=file,
+                field=field,
             )
 
 

@@ -11,7 +11,7 @@ from tarn.core.spec.ingestor import IngestorSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clash:
-    """Specs that are valid alone but exclude each other: they share a name, stream or table.
+    """Specs that are valid alone but exclude each other: they share a name, a stream, a table or its log.
 
     Attributes:
         files: file names, sorted; the order implies no precedence.
@@ -33,7 +33,9 @@ def clashes(specs: Mapping[str, IngestorSpec]) -> list[Clash]:
     for file, spec in sorted(specs.items()):
         wants.setdefault(f"metadata.name {spec.name!r} is used twice", []).append(file)
         wants.setdefault(f"stream {spec.stream!r} is used twice", []).append(file)
-        wants.setdefault(f"spec.table {str(spec.spec.table)!r} is written by two", []).append(file)
+        for part in sorted(spec.spec.source.kafka.fills):
+            whose = "" if part == "rows" else "the log of "
+            wants.setdefault(f"{whose}spec.table {str(spec.spec.table)!r} is written by two", []).append(file)
     groups: list[tuple[set[str], list[str]]] = []
     for about, files in wants.items():
         if len(files) < 2:

@@ -289,13 +289,15 @@ class IngestorSpec(SpecModel):
         return topic
 
     def per_topic(self, topics: Iterable[str]) -> tuple[IngestorSpec, ...]:
-        """One spec for each of the topics, as each is a stream of its own; itself if it names one topic.
+        """One spec for each of the topics, as each is a stream of its own; one if it names one topic.
 
-        Name and stream are followed by a dot, which neither has otherwise, and the topic.
+        Name and stream are followed by a dot, which neither has otherwise, and the topic; those of a spec of
+        one topic stay as they are. The log of a table has the table's columns as JSON, whatever the spec says
+        of other messages: the gateway judged the rows by them, and has answered.
         """
         if self.spec.source.kafka.topic is not None:
-            return (self,)
-        return tuple(self._of_topic(topic) for topic in topics)
+            return (self._with_columns_of_log(),)
+        return tuple(self._of_topic(topic)._with_columns_of_log() for topic in topics)
 
     def _of_topic(self, topic: str) -> IngestorSpec:
         names = {"name": f"{self.name}.{topic}", "stream": f"{self.stream}.{topic}"}
@@ -307,5 +309,23 @@ class IngestorSpec(SpecModel):
             update={
                 "metadata": self.metadata.model_copy(update=names),
                 "spec": self.spec.model_copy(update={"source": source}),
+            }
+        )
+
+    def _with_columns_of_log(self) -> IngestorSpec:
+        """The same without what says how messages become columns, if they are rows of a table's log."""
+        body = self.spec
+        if "rows" in body.source.kafka.fills:
+            return self
+        return self.model_copy(
+            update={
+                "spec": body.model_copy(
+                    update={
+                        "source": Source(kafka=body.source.kafka),
+                        "table": body.table.model_copy(update={"partitioning": (), "properties": {}}),
+                        "columns": None,
+                        "mapping": FieldMapping(),
+                    }
+                )
             }
         )

@@ -71,6 +71,13 @@ class KafkaSource(SpecModel):
         """The topics that are named; empty if they are given by a pattern."""
         return self.topics or ((self.topic,) if self.topic is not None else ())
 
+    @property
+    def fills(self) -> frozenset[Literal["rows", "log"]]:
+        """What its topics bring into a table: rows of topics, a table's log (docs/gateway.md), or both."""
+        if not self.names:
+            return frozenset({"rows"})
+        return frozenset("log" if topic.startswith(LOG_PREFIX) else "rows" for topic in self.names)
+
     def matches(self, topic: str) -> bool:
         """Whether the pattern matches the whole name of a topic."""
         if self.topic_pattern is None or topic.startswith((COMPLETE_PREFIX, LOG_PREFIX)):
