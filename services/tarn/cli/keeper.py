@@ -26,6 +26,8 @@ from tarn.cli.settings import Settings
 from tarn.core.credentials import ACCESS_KEY_FILE, ROOT_FILES, SECRET_KEY_FILE
 from tarn.core.errors import InvalidError, TarnError, UnavailableError
 from tarn.core.exit_codes import INTERRUPTED
+from tarn.core.producers import STREAM as GATEWAY
+from tarn.core.trail import TOPIC_PREFIX as TRAIL_PREFIX
 
 if TYPE_CHECKING:
     from tarn.adapters.bulk import S3Bulk
@@ -40,8 +42,8 @@ app = typer.Typer()
 KAFKA_NOTICE = (
     "Kafka's log is no part of a backup. If this stack still has its log (only the store was lost), ingest "
     "goes on by itself and brings in what came after the backup. If its Kafka is new, each of these streams "
-    "stops with SourceChanged, and nothing is lost or doubled: rename its table, and ingest makes a new one "
-    "beside it (docs/operations.md, Backup and restore)"
+    "stops with SourceChanged, and nothing is lost or doubled: docs/operations.md, The new log, has the two "
+    "ways on. Rows over HTTP and the tables of Tarn's own trail need none"
 )
 
 
@@ -156,10 +158,17 @@ def restore() -> None:
         _tell(
             f"{end.missing_count} files were missing in the lake that was backed up, first {end.missing[0]}"
         )
-    for line in stream_lines(end.streams):
+    streams = [stream for stream in end.streams if _is_of_kafka(stream)]
+    for line in stream_lines(streams):
         _tell(line)
-    if end.streams:
+    if streams:
         _tell(KAFKA_NOTICE + ".")
+
+
+def _is_of_kafka(stream: Mapping[str, Any]) -> bool:
+    """Whether a new Kafka stops a stream: those of rows over HTTP and of the trail have no topic there."""
+    over_http = stream["stream"] == stream["topic"] == GATEWAY
+    return not over_http and not str(stream["topic"]).startswith(TRAIL_PREFIX)
 
 
 def stream_lines(streams: Sequence[Mapping[str, Any]]) -> list[str]:
