@@ -27,6 +27,8 @@ if words[:2] == ["compose", "run"]:
     while (state / "late").exists():
         time.sleep(0.02)
     (state / words[words.index("--name") + 1]).write_text("")
+    if (state / "leaves").exists():  # as Compose, whose reader left or whose user detached
+        sys.exit(int((state / "leaves").read_text()))
     end = time.monotonic() + 50
     while time.monotonic() < end:
         for container in state.glob("tarn-*"):
@@ -42,6 +44,10 @@ if words[0] == "kill":
         (state / "late").unlink(missing_ok=True)
         sys.exit("no such container")
     container.write_text(words[2])
+if words[0] == "stop":
+    if not (state / words[1]).exists():
+        sys.exit("no such container")
+    (state / words[1]).write_text("TERM")
 if words[:2] == ["rm", "--force"]:
     (state / words[2]).unlink(missing_ok=True)
 """
@@ -117,6 +123,32 @@ def test_a_container_that_does_not_end_is_removed(state: Path):
     assert interrupted(state, signal.SIGINT, grace_s=1.0) != 0
     assert not list(state.glob("tarn-*"))
     assert "rm --force tarn-x-cli-run-" in (state / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("code", "terminal"), [(1, False), (0, True)], ids=["the reader of its output left", "detached"]
+)
+def test_a_container_that_compose_left_running_is_stopped_and_removed(
+    state: Path, monkeypatch: pytest.MonkeyPatch, code: int, terminal: bool
+):
+    monkeypatch.setenv("PATH", os.pathsep.join([str(state.parent / "bin"), os.environ["PATH"]]))
+    (state / "leaves").write_text(str(code))
+    here = project.Project(name="tarn-x", base="b", own_base=False, settings={})
+    assert run_once.run(here, "cli", ["consume", "orders", "--follow"], terminal=terminal) == code
+    assert not list(state.glob("tarn-*"))
+    _, stop, remove = (state / "calls").read_text().splitlines()
+    assert stop.startswith("stop tarn-x-cli-run-"), "it may end what it has begun"
+    assert remove == f"rm --force {stop.split()[1]}"
+
+
+def test_the_engine_is_asked_nothing_more_after_a_run_that_succeeded(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PATH", os.pathsep.join([str(state.parent / "bin"), os.environ["PATH"]]))
+    (state / "leaves").write_text("0")
+    here = project.Project(name="tarn-x", base="b", own_base=False, settings={})
+    assert run_once.run(here, "cli", ["status"]) == 0
+    assert len((state / "calls").read_text().splitlines()) == 1
 
 
 @pytest.mark.long

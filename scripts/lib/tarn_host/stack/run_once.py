@@ -2,6 +2,8 @@
 
 Compose (2.26) exits on Ctrl-C without ending its container, which would go on sending or writing unseen. So
 the container has a name, Compose receives no signals, and this process forwards its own to the container.
+Compose also leaves it running where the reader of its output left (`| head`) or its user detached from the
+terminal (Ctrl-P Ctrl-Q): such a container is stopped.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ def started(
             cwd=ROOT,
             start_new_session=not terminal,
         )
-        passing = threading.Thread(target=_pass_on, args=(heard, process, name, env), daemon=True)
+        passing = threading.Thread(target=_pass_on, args=(heard, process, name, env, terminal), daemon=True)
         passing.start()
         try:
             yield process
@@ -126,8 +128,12 @@ def _pass_on(
     process: subprocess.Popen[bytes],
     name: str,
     env: Mapping[str, str],
+    terminal: bool,
 ) -> None:
-    """Forward each signal to the container; one that does not end within GRACE_S is killed."""
+    """Forward each signal to the container; one that does not end within GRACE_S is killed.
+
+    After the end of Compose, a container that it may have left is ended; if there is none, that only fails.
+    """
     asked = False
     while True:
         try:
@@ -140,7 +146,10 @@ def _pass_on(
             break
         asked = True
         _send(SENT_AS[signal.Signals(number)], process, name, env)
-    if asked:  # Compose removes it, unless Compose itself was interrupted
+    left = not asked and (process.returncode != 0 or terminal)
+    if left and not shell.capture(["docker", "stop", name], timeout_s=ENGINE_TIMEOUT_S, env=env).ok:
+        return
+    if asked or left:  # Compose removes it, unless Compose itself was interrupted
         shell.capture(["docker", "rm", "--force", name], timeout_s=ENGINE_TIMEOUT_S, env=env)
 
 
