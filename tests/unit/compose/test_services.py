@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import proxy_bypass_environment
@@ -23,6 +24,7 @@ TABLE = dict(ROWS)
 FILE = "docker-compose.yml"
 MODULE = "services/tarn/core/services.py"
 REPLICAS = compose.ROOT / "catalog/replicas/compose.yml"
+REFERENCE = compose.ROOT / "catalog/reference/compose.yml"
 STORE_USERS = "Store users and what they may do (bucket `tarn`)"
 KAFKA_USERS = "Kafka's users and what they may do"
 # The store's root user, and who sets its users up; what no setting can make larger.
@@ -33,6 +35,21 @@ TOKENS = ("catalog", "spark", "jupyter")
 THREADS_PER_KERNEL = 40
 # Held to be shown to people, not to log in.
 SHOWN = {("cli", "jupyter")}
+
+
+def services_of(file: Path) -> dict[str, Any]:
+    """The services of a compose file that goes on top of the stack's own."""
+    text = re.sub(r"!\w+", "", file.read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.safe_load(text)["services"]
+    return found
+
+
+DOCKERFILES = {
+    service["build"]["dockerfile"]
+    for services in (SERVICES, services_of(REPLICAS), services_of(REFERENCE))
+    for service in services.values()
+    if "build" in service
+}
 
 
 def missing(name: str) -> list[str]:
@@ -150,8 +167,7 @@ def test_no_name_of_the_stack_goes_through_a_proxy() -> None:
     """Docker's client puts the proxies of its own settings into every container."""
     found = compose.COMPOSE["x-inside"]["NO_PROXY"].split(",")
     loopback = {"localhost", "127.0.0.1", "::1"}
-    front = yaml.safe_load(REPLICAS.read_text(encoding="utf-8").replace("!override", ""))["services"]
-    names = aliases(SERVICES) | aliases(front)
+    names = aliases(SERVICES) | aliases(services_of(REPLICAS))
     assert {"catalog.own", "catalog-front.own", "minio"} <= names
     assert sorted(found) == sorted(names | loopback)
 
@@ -164,6 +180,27 @@ def test_a_proxy_of_the_environment_is_passed_by(monkeypatch: pytest.MonkeyPatch
         host for host in [*hosts, "127.0.0.1", "catalog.own"] if not proxy_bypass_environment(str(host))
     ] == []
     assert not proxy_bypass_environment("example.com")
+
+
+def built_from(text: str) -> str:
+    """The lines of a Dockerfile that its last stage consists of, those of the stages below it included."""
+    stages: dict[str, str] = {}
+    base, lines = "", ""
+    for line in text.replace("\\\n", " ").splitlines():
+        if begin := re.match(r"FROM (\S+)(?: AS (\S+))?$", line):
+            lines = stages.get(begin[1], "")
+            base = begin[2] or ""
+        else:
+            lines += line + "\n"
+        stages[base] = lines
+    return lines
+
+
+@pytest.mark.parametrize("name", sorted(DOCKERFILES))
+def test_every_image_has_the_python_that_doctor_and_sbom_run_in_it(name: str) -> None:
+    text = built_from((compose.ROOT / name).read_text(encoding="utf-8"))
+    packages = " ".join(re.findall(r"apt-get (?:-\w+ )?install ([^&]*)", text)).split()
+    assert "python3" in packages, f"{name}: install python3"
 
 
 def test_a_class_of_kernels_has_threads_enough() -> None:

@@ -106,6 +106,16 @@ def test_a_stack_that_works_has_nothing() -> None:
     assert exit_code([]) == 0
 
 
+def test_the_variable_of_a_memory_limit_has_no_hyphen() -> None:
+    front = Wanted(name="catalog-front", image="tarn/catalog-front:t")
+    full = well("catalog-front", inside=Inside(memory_bytes=500 * MIB))
+    found = only(replace(WELL, wanted=(*SERVICES, front), containers=(*WELL.containers, full)))
+    assert (found.code, found.fix) == (
+        "memory-limit",
+        "raise TARN_MEM_CATALOG_FRONT in .env, then run scripts/up",
+    )
+
+
 def silent(error: str, **changes: Any) -> Facts:
     return Facts(
         root="/x",

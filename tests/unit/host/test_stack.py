@@ -291,6 +291,14 @@ def test_whom_the_health_check_names_is_shown_with_its_log(monkeypatch: pytest.M
     assert len(asked) == 3
 
 
+def test_a_service_that_ran_out_of_memory_is_shown_with_the_variable_of_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    front = Service(name="catalog-front", container="1", state="exited", health="", exit_code=137)
+    monkeypatch.setattr(shell, "capture", lambda words, **_: Result(0, json.dumps({"OOMKilled": True}), ""))
+    assert lifecycle._details(front)[0] == "it ran out of memory: raise TARN_MEM_CATALOG_FRONT in .env"
+
+
 def test_what_only_asks_the_others_starts_after_the_canary() -> None:
     last = set(started_last(COMPOSE))
     assert last >= {"jupyter", "pipeline"}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tarn_host.doctor.facts import MIB, Facts, Finding, Ingestor
 from tarn_host.doctor.log_lines import BUILD_FAULTS, known, reason, seconds
 from tarn_host.doctor.services import STARTING_S_MAX, services
-from tarn_host.stack import checks, engine, engine_kind
+from tarn_host.stack import checks, engine, engine_kind, needs
 
 CLOCK_S_MAX = 30.0
 CLOCK_BACK_S_MAX = 300.0
@@ -272,10 +272,10 @@ def _limits(facts: Facts) -> list[Finding]:
         if inside is None:
             continue
         limit = one.memory_limit_bytes
-        variable = f"TARN_MEM_{one.service.upper()}"
         if limit and inside.memory_bytes is not None and inside.memory_bytes > limit * LIMIT_SHARE_MAX:
             what = f"{one.service} uses {inside.memory_bytes // MIB} of its {limit // MIB} MiB of memory"
-            found.append(Finding("memory-limit", what, f"raise {variable} in .env, then run scripts/up"))
+            fix = f"raise {needs.limit_variable(one.service)} in .env, then run scripts/up"
+            found.append(Finding("memory-limit", what, fix))
         if inside.pids_refused:
             what = f"{one.service} was refused a process or thread {inside.pids_refused} times: at its limit"
             fix = f"raise pids_limit of {one.service} in docker-compose.yml, then run scripts/up"

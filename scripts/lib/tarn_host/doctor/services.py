@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tarn_host.doctor.facts import MIB, Container, Facts, Finding, Wanted
 from tarn_host.doctor.log_lines import SERVICE_FAULTS, known, reason, seconds
+from tarn_host.stack.needs import limit_variable
 
 STARTING_S_MAX = 180.0
 RESTARTS_MAX = 3
@@ -83,7 +84,7 @@ def _service(facts: Facts, service: Wanted) -> Finding | None:
     if one is None:
         return Finding("service-missing", f"{name} has no container", "run scripts/up", service=name)
     why = reason(one.log)
-    limit = f"TARN_MEM_{name.upper().replace('-', '_')}"
+    limit = limit_variable(name)
     kills = one.inside.oom_kills if one.inside is not None else 0
     if kills or (one.oom_killed and (one.state != "running" or one.restarts or one.health != "healthy")):
         limit_mib = one.memory_limit_bytes // MIB

@@ -11,7 +11,7 @@ from typing import Any
 
 from tarn_host import shell
 from tarn_host.console import StopError, line
-from tarn_host.stack import project
+from tarn_host.stack import needs, project
 from tarn_host.stack.project import ROOT, Project
 
 LOG = project.LOG_DIR / "start.log"
@@ -366,7 +366,7 @@ def _details(service: Service) -> list[str]:
     state: dict[str, Any] | None = json.loads(inspected.out) if inspected.ok else None
     parts = []
     if state and state.get("OOMKilled"):
-        parts.append(f"it ran out of memory: raise TARN_MEM_{service.name.upper()} in .env")
+        parts.append(f"it ran out of memory: raise {needs.limit_variable(service.name)} in .env")
     checks = ((state or {}).get("Health") or {}).get("Log") or []
     for check in checks[-1:]:
         text = " ".join(str(check.get("Output", "")).split())

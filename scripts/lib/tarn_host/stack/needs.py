@@ -14,6 +14,11 @@ MARGIN = 0.1
 STEP_MIB = 100
 
 
+def limit_variable(service: str) -> str:
+    """The setting of a service's memory limit. Pure."""
+    return f"TARN_MEM_{service.upper().replace('-', '_')}"
+
+
 def memory_mib(*, small: bool = False) -> int:
     """Memory that must be available for the lake, MiB; 0 if there is no measurement."""
     found: dict[str, Any] = {}
