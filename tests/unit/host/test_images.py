@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from tarn_host.stack import images
+from tarn_host.doctor import look
+from tarn_host.stack import base, images
 from tarn_host.stack.images import Target, context_patterns, fingerprint, targets
 from tarn_host.stack.project import Project
 
@@ -97,3 +99,27 @@ def test_a_spec_that_was_added_is_no_reason_to_call_the_images_old(
     assert images.changed(here, config) is False
     code.write_text("2")
     assert images.changed(here, config) is True
+
+
+@pytest.mark.parametrize("log", ["base", "build"])
+def test_a_build_with_nothing_to_do_ends_what_an_earlier_failure_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str
+) -> None:
+    """A change that does not build is taken back; a base cannot be made again, and the former one stays."""
+    (tmp_path / ".dockerignore").write_text("**\n")
+    for module in (images, look):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(images, "RECORD", tmp_path / "images.json")
+    monkeypatch.setattr(images, "image_ids", lambda names: {})
+    here = Project(name="t", base="b", own_base=True, settings={})
+    images.build(here, {"services": {}}, offline=True)
+    failed = {"base": base.LOG, "build": images.LOG}[log]
+    failed.parent.mkdir(exist_ok=True)
+    failed.write_text("no space left on device\n")
+    long_ago = failed.stat().st_mtime - 3600
+    os.utime(images.RECORD, (long_ago, long_ago))
+    if log == "base":
+        images.LOG.unlink(missing_ok=True)
+    assert [Path(one.path).name for one in look.failed_logs()] == [failed.name]
+    assert "nothing changed" in images.build(here, {"services": {}}, offline=True)
+    assert look.failed_logs() == ()
