@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 from tarn_host import shell
@@ -264,6 +266,91 @@ def test_a_first_start_forgives_a_service_that_was_unhealthy_for_a_moment(
         with pytest.raises(StopError, match="ingest is"):
             lifecycle._up(here, [], hidden=())
     assert len(tried) == tries
+
+
+class SlowMachine:
+    """Fake of a first start: a clock, and Compose, which ends when it sees an unhealthy service.
+
+    Args:
+        healthy_s: for each start of services, one after the other, the time until they are healthy.
+    """
+
+    UNHEALTHY_S = 243
+    """The engine calls a service unhealthy that long after its start."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, healthy_s: Sequence[float], wait_s: str) -> None:
+        self.now_s = 0.0
+        self.tries = 0
+        self._ends_s = [sum(healthy_s[: n + 1]) for n in range(len(healthy_s))]
+        self._begins_s = [0.0, *self._ends_s]
+        monkeypatch.setenv("TARN_WAIT_S", wait_s)
+        monkeypatch.setattr(
+            lifecycle, "time", SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.sleep)
+        )
+        monkeypatch.setattr(lifecycle, "services", lambda here: self.services())
+        monkeypatch.setattr(lifecycle, "_compose_up", self.compose_up)
+        monkeypatch.setattr(lifecycle, "_details", lambda service: [])
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def services(self) -> list[Service]:
+        found = []
+        for n, (begin_s, end_s) in enumerate(zip(self._begins_s, self._ends_s, strict=False)):
+            if self.now_s <= begin_s:
+                break
+            sick = "unhealthy" if self.now_s - begin_s >= self.UNHEALTHY_S else "starting"
+            health = "healthy" if self.now_s >= end_s else sick
+            found.append(Service(name=f"s{n}", container=str(n), state="running", health=health, exit_code=0))
+        return found
+
+    def compose_up(self, *_: object) -> tuple[int, list[str]]:
+        self.tries += 1
+        until_s = self.now_s + lifecycle.wait_timeout_s()
+        while self.now_s < until_s:
+            self.sleep(1)
+            if any(one.health == "unhealthy" for one in self.services()):
+                return 1, ["container is unhealthy"]
+            if self.now_s >= self._ends_s[-1]:
+                return 0, []
+        return 1, ["timed out"]
+
+
+@pytest.mark.parametrize("healthy_s", [[400], [400, 300]], ids=["once", "twice"])
+def test_a_slow_machine_may_start_for_as_long_as_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, healthy_s: list[float]
+) -> None:
+    slow = SlowMachine(monkeypatch, healthy_s, "1200")
+    lifecycle._up(HERE, [], hidden=())
+    assert slow.tries == 1 + len(healthy_s)
+    assert slow.now_s < sum(healthy_s) + 10
+
+
+@pytest.mark.parametrize(("wait_s", "ends_s"), [("", 260), ("300", 260), ("1200", 1200)])
+def test_a_service_that_stays_unhealthy_ends_a_start(
+    monkeypatch: pytest.MonkeyPatch, wait_s: str, ends_s: float
+) -> None:
+    slow = SlowMachine(monkeypatch, [9_999], wait_s)
+    with pytest.raises(StopError, match="s0 is unhealthy"):
+        lifecycle._up(HERE, [], hidden=())
+    assert slow.now_s == pytest.approx(ends_s, abs=5)
+
+
+def test_compose_that_fails_at_once_is_tried_twice_however_long_a_start_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = SlowMachine(monkeypatch, [1], "1200")
+    tried: list[object] = []
+
+    def refuses(*words: object) -> tuple[int, list[str]]:
+        tried.append(words)
+        return 1, ["port is already allocated"]
+
+    monkeypatch.setattr(lifecycle, "_compose_up", refuses)
+    with pytest.raises(StopError, match="port is already allocated"):
+        lifecycle._up(HERE, [], hidden=())
+    assert len(tried) == 2
+    assert slow.now_s == 0
 
 
 def test_whom_the_health_check_names_is_shown_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,8 @@ def _up(
     Compose gives up on a service that is unhealthy once, even if that only lacks what is being started, as
     ingest lacks the catalog on a busy machine, and is healthy by the time Compose ends. Such a service gets
     time to recover, and then Compose a second try: a long time only where services ran before, as on a first
-    start whatever is unhealthy has a cause that will stay.
+    start whatever is unhealthy has a cause that will stay. A machine that is slower than that has a larger
+    TARN_WAIT_S: until it is over, each service that is unhealthy gets what is left of it.
 
     Args:
         here: the project.
@@ -220,12 +221,23 @@ def _up(
     Raises:
         StopError: a service does not become healthy.
     """
+    limit_s, begin = wait_timeout_s(), time.monotonic()
+
+    def left_s() -> float:
+        return begin + limit_s - time.monotonic() if limit_s > WAIT_TIMEOUT_S else 0.0
+
     ran_before = any(s.state == "running" for s in services(here))
     code, said = _compose_up(here, words, hidden, on_look)
-    if code != 0 and _recovers(here, RECOVER_S if ran_before else SETTLE_S):
+    if code != 0 and _recovers(here, max(RECOVER_S if ran_before else SETTLE_S, left_s())):
+        code, said = _compose_up(here, words, hidden, None)
+    while code != 0 and left_s() > 0 and _unhealthy(services(here)) and _recovers(here, left_s()):
         code, said = _compose_up(here, words, hidden, None)
     if code != 0:
         raise _failure(here, services(here), said)
+
+
+def _unhealthy(found: Iterable[Service]) -> list[str]:
+    return sorted(s.name for s in found if s.state == "running" and s.health == "unhealthy")
 
 
 def _recovers(here: Project, within_s: float) -> bool:
@@ -234,7 +246,7 @@ def _recovers(here: Project, within_s: float) -> bool:
     told = False
     while True:
         found = services(here)
-        sick = sorted(s.name for s in found if s.state == "running" and s.health == "unhealthy")
+        sick = _unhealthy(found)
         if any(s.state in ("exited", "restarting", "dead") and s.exit_code not in ENDS_WELL for s in found):
             return False
         if not sick:
@@ -242,7 +254,7 @@ def _recovers(here: Project, within_s: float) -> bool:
         if time.monotonic() > until:
             return False
         if not told:
-            line(f"    waiting for {', '.join(sick)} to recover, at most {within_s} s")
+            line(f"    waiting for {', '.join(sick)} to recover, at most {within_s:.0f} s")
             told = True
         time.sleep(POLL_S)
 
