@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -376,6 +378,21 @@ def test_whom_the_health_check_names_is_shown_with_its_log(monkeypatch: pytest.M
     assert message.count("a line of ingest") == 1
     assert "catalog" not in message
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize("given", ["1", "true"])
+def test_a_setting_to_ignore_orphans_does_not_keep_a_start_from_removing_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
+) -> None:
+    """Compose refuses `--remove-orphans` beside it."""
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\n[ "$1" = ps ] || echo "orphans ignored: $COMPOSE_IGNORE_ORPHANS"\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    monkeypatch.setenv("COMPOSE_IGNORE_ORPHANS", given)
+    monkeypatch.setattr(lifecycle, "LOG", tmp_path / "start.log")
+    code, said = lifecycle._compose_up(HERE, ["--remove-orphans", "minio"], (), None)
+    assert (code, said) == (0, ["orphans ignored: false"])
 
 
 def test_a_service_that_ran_out_of_memory_is_shown_with_the_variable_of_its_limit(

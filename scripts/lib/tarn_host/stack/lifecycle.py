@@ -269,6 +269,8 @@ def _compose_up(
     timeout_s = wait_timeout_s()
     command = ["docker", "compose", "up", "--detach", "--no-build", "--pull", "never"]
     command += ["--wait", "--wait-timeout", str(timeout_s), *words]
+    # Compose refuses to remove orphans where this is set, in the shell or in .env, to silence its warning.
+    env = {**here.env(), "COMPOSE_IGNORE_ORPHANS": "false"}
     LOG.parent.mkdir(parents=True, exist_ok=True)
     with LOG.open("a", encoding="utf-8") as sink:
         sink.write(f"$ {' '.join(command)}\n")
@@ -277,7 +279,7 @@ def _compose_up(
             sink.write(text + "\n")
             sink.flush()
 
-        compose = shell.Running(command, on_line=write, env=here.env(), cwd=ROOT)
+        compose = shell.Running(command, on_line=write, env=env, cwd=ROOT)
         try:
             code = _watch(here, compose, timeout_s + 60, hidden, on_look)
         finally:
