@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 
 from tarn_host import shell
@@ -37,7 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return stopped(project.hindered(error))
     except KeyboardInterrupt:
-        return stopped(StopError("stopped by the keyboard", "run scripts/down again", 130))
+        given = sys.argv[1:] if arguments is None else arguments
+        again = " ".join(
+            ["scripts/down", *given]
+        )  # a purge may have removed some volumes, and not the others
+        return stopped(StopError("stopped by the keyboard", f"run {again} again", 130))
     return 0
 
 

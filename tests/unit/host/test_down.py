@@ -82,3 +82,28 @@ def test_services_that_cannot_be_seen_are_not_called_stopped(
     assert ("nothing was stopped" in said.err) is bool(code)
     assert ("no engine runs, so no service does" in said.out) is not bool(code)
     assert stopped == []
+
+
+@pytest.mark.parametrize(
+    ("given", "again"),
+    [
+        ([], "run scripts/down again"),
+        (["--engine"], "run scripts/down --engine again"),
+        (["--purge", "--yes"], "run scripts/down --purge --yes again"),
+    ],
+)
+def test_who_interrupts_it_is_told_to_repeat_what_was_asked(
+    stopped: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: list[str],
+    again: str,
+) -> None:
+    """An interrupted purge has removed some volumes, and the next scripts/up would keep the others."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lifecycle, "stop", interrupted)
+    assert down.main(given) == 130
+    assert again in capsys.readouterr().err
