@@ -393,12 +393,41 @@ BROKEN: dict[str, tuple[Facts, str, tuple[str, ...], str]] = {
         "another copy",
     ),
     "a proxy that takes 127.0.0.1": (
-        replace(WELL, proxy={"HTTP_PROXY": "http://p"}, proxy_skips_loopback=False),
+        replace(WELL, proxy={"HTTP_PROXY": "http://p"}),
         "proxy",
         ("HTTP_PROXY",),
         "NO_PROXY=127",
     ),
 }
+
+
+HERE = "127.0.0.1,localhost"
+
+
+@pytest.mark.parametrize(
+    ("environ", "fix"),
+    [
+        ({"no_proxy": HERE}, ""),
+        ({"NO_PROXY": f".corp, {HERE}"}, ""),
+        ({"no_proxy": "*", "NO_PROXY": HERE}, ""),
+        ({}, "export NO_PROXY=127.0.0.1,localhost"),
+        ({"no_proxy": "", "NO_PROXY": ""}, "export NO_PROXY=127.0.0.1,localhost"),
+        ({"no_proxy": ".corp", "NO_PROXY": HERE}, f'export no_proxy="$no_proxy,{HERE}"'),
+        ({"no_proxy": HERE, "NO_PROXY": ".corp"}, f'export NO_PROXY="$NO_PROXY,{HERE}"'),
+        (
+            {"no_proxy": ".corp", "NO_PROXY": ".corp"},
+            f'export no_proxy="$no_proxy,{HERE}" NO_PROXY="$NO_PROXY,{HERE}"',
+        ),
+    ],
+)
+def test_what_a_proxy_is_not_asked_for_is_judged_in_both_spellings_and_kept(
+    environ: dict[str, str], fix: str
+) -> None:
+    """curl and Python's clients read no_proxy first, Go's NO_PROXY."""
+    facts = replace(WELL, **look._proxy({"http_proxy": "http://p", **environ}))
+    found, _ = judge(facts)
+    assert [(one.code, one.fix) for one in found] == ([("proxy", fix)] if fix else [])
+    assert judge(replace(WELL, **look._proxy(environ)))[0] == []
 
 
 @pytest.mark.parametrize("name", BROKEN)

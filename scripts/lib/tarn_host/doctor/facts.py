@@ -180,7 +180,8 @@ class Facts:
         built_ids: service -> id of the image that its tag refers to now.
         source_changed: files of the build context changed since the images were built; None if unknown.
         failed_logs: logs of failed steps of scripts/up.
-        proxy: proxy variables that are set, and whether 127.0.0.1 is excluded from them.
+        proxy: proxy variables that are set.
+        no_proxy: no_proxy and NO_PROXY, as far as they are set: addresses that no proxy is asked for.
         ca_variables: variables that name a CA file of this machine -> the file.
         certificates: this machine's own CA certificates that go into the base image.
         edge: whether neighbours can reach the containers by their own addresses.
@@ -215,7 +216,7 @@ class Facts:
     source_changed: bool | None = None
     failed_logs: tuple[Log, ...] = ()
     proxy: Mapping[str, str] = field(default_factory=dict)
-    proxy_skips_loopback: bool = True
+    no_proxy: Mapping[str, str] = field(default_factory=dict)
     ca_variables: Mapping[str, str] = field(default_factory=dict)
     certificates: tuple[str, ...] = ()
     edge: Edge | None = None

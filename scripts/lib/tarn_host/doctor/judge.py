@@ -15,6 +15,7 @@ STORE_FREE_MIB_MIN = 500
 """The store refuses writes when free space runs low: about 1 % of the disk, and at least this, in MiB."""
 STORE_FREE_SHARE_MIN = 0.02
 LIMIT_SHARE_MAX = 0.95
+LOOPBACK = "127.0.0.1,localhost"
 
 
 def judge(facts: Facts) -> tuple[list[Finding], list[str]]:
@@ -100,11 +101,23 @@ def _machine(facts: Facts) -> list[Finding]:
         Finding("memory", problem.what, problem.fix)
         for problem in checks.memory(facts.available_mib, running, small=small)
     ]
-    if facts.proxy and not facts.proxy_skips_loopback:
-        names = ", ".join(facts.proxy)
-        what = f"{names} is set and NO_PROXY does not name 127.0.0.1: clients here ask the proxy for Tarn"
-        found.append(Finding("proxy", what, "export NO_PROXY=127.0.0.1,localhost"))
+    found += _proxy(facts)
     return found
+
+
+def _proxy(facts: Facts) -> list[Finding]:
+    """A proxy that is asked for 127.0.0.1. Both spellings count: clients differ in which they read first."""
+    short = [name for name, text in facts.no_proxy.items() if not _skips_loopback(text)]
+    if not facts.proxy or (facts.no_proxy and not short):
+        return []
+    names, lacking = ", ".join(facts.proxy), " and ".join(short) or "NO_PROXY"
+    what = f"{names} is set, without 127.0.0.1 in {lacking}: clients here ask the proxy for Tarn"
+    longer = [f'{name}="${name},{LOOPBACK}"' for name in short] or [f"NO_PROXY={LOOPBACK}"]
+    return [Finding("proxy", what, f"export {' '.join(longer)}")]
+
+
+def _skips_loopback(no_proxy: str) -> bool:
+    return any(word.strip() in ("*", "127.0.0.1", "127.0.0.0/8") for word in no_proxy.split(","))
 
 
 def _build(facts: Facts) -> list[Finding]:

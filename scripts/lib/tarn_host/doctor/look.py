@@ -37,6 +37,7 @@ SECRETS_TIMEOUT_S = 40
 HTTP_TIMEOUT_S = 5
 AT_ONCE = 8
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+NO_PROXIES = ("no_proxy", "NO_PROXY")
 CA_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PIP_CERT")
 STUCK = ("Stopped", "Invalid")
 _PEER = re.compile(r"(?:^|[/,])([a-z][a-z0-9-]*):(\d{2,5})\b")
@@ -168,10 +169,8 @@ def _tail(path: Path, lines: int = LOG_LINES) -> tuple[str, ...]:
 
 
 def _proxy(environ: Mapping[str, str]) -> dict[str, Any]:
-    found = {name: environ[name] for name in PROXIES if environ.get(name)}
-    skipped = [w.strip() for w in (environ.get("NO_PROXY") or environ.get("no_proxy") or "").split(",")]
-    skips = any(word in ("*", "127.0.0.1", "127.0.0.0/8") for word in skipped)
-    return {"proxy": found, "proxy_skips_loopback": skips or not found}
+    named = {"proxy": PROXIES, "no_proxy": NO_PROXIES}
+    return {key: {name: environ[name] for name in names if environ.get(name)} for key, names in named.items()}
 
 
 def _containers(here: Project) -> list[Container]:
