@@ -1,8 +1,9 @@
 """scripts/tarn: run a command in the `cli` container and exit with its exit code.
 
 A replay started by the user (`demo load`, `demo replay`) first stops the one that scripts/up started, because
-two at once would send the same events; its options are validated before that. `status` also receives the
-state of the containers as the engine reports it.
+two at once would send the same events; its options are validated before that. Its container has a label, by
+which scripts/up finds it and starts no other. `status` also receives the state of the containers as the
+engine reports it.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ def _run(words: list[str]) -> int:
         )
     terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     options = ["--env", f"TARN_CONTAINERS={containers(lifecycle.services(here))}"] if is_status(words) else []
+    if is_play(words):
+        options = ["-l", lifecycle.PLAY]  # --labels and, in newer releases of Compose, --label
     try:
         words, stdin = with_file(words)
     except OSError as error:

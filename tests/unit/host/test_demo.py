@@ -93,3 +93,39 @@ def test_stopping_tarn_stops_what_profiles_started_too(monkeypatch: pytest.Monke
     lifecycle.stop(HERE, purge=False)
     assert ran == [["docker", "compose", *lifecycle.PROFILES, "down", "--remove-orphans"]]
     assert {"tools", "demo"} <= set(lifecycle.PROFILES)
+
+
+@pytest.mark.parametrize("words", [["demo", "load"], ["demo", "show"]])
+def test_the_container_of_a_play_can_be_told_from_others(
+    monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    given: list[list[str]] = []
+
+    def run(*_: Any, options: Sequence[str] = (), **__: Any) -> int:
+        given.append(list(options))
+        return 0
+
+    monkeypatch.setattr(cli.base, "is_there", lambda image: True)
+    monkeypatch.setattr(cli.run_once, "run", run)
+    monkeypatch.setattr(lifecycle, "replay_runs", lambda here: False)
+    assert cli.main(words) == 0
+    assert given == [["-l", "tarn.play=user"] if words == ["demo", "load"] else []]
+
+
+@pytest.mark.parametrize("plays", [True, False])
+def test_the_replay_is_left_out_while_a_play_of_the_user_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], plays: bool
+) -> None:
+    """Both would go on where the topic ends, and send the same events."""
+    ran: list[str] = []
+
+    def capture(command: Sequence[str], **_: Any) -> Result:
+        assert "label=com.docker.compose.project=tarn-abc" in command
+        assert "label=tarn.play=user" in command
+        return Result(0, "0123abc\n" if plays else "", "")
+
+    monkeypatch.setattr(lifecycle.shell, "capture", capture)
+    monkeypatch.setattr(lifecycle.shell, "logged", lambda command, *_, **__: ran.append(command[-1]))
+    lifecycle.start_replay(HERE)
+    assert ran == ["replay"] * (not plays)
+    assert ("scripts/tarn demo load or demo replay runs" in capsys.readouterr().out) is plays

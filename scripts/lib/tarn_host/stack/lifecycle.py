@@ -24,6 +24,8 @@ LOG_LINES = 20
 NAMED_LOGS = re.compile(r"docker compose logs ([\w-]+)")
 PROFILES = ("--profile", "tools", "--profile", "demo")
 REPLAY = "replay"
+PLAY = "tarn.play=user"
+"""Label of the container of a `demo load` or `demo replay` that a user runs."""
 REPLAY_TIMEOUT_S = 60
 INIT_TIMEOUT_S = 120
 RECOVER_S = 120
@@ -441,11 +443,14 @@ def stop(here: Project, purge: bool) -> None:
 
 
 def start_replay(here: Project) -> None:
-    """Start the demo's replay, which resumes at the end of the topic, unless it is running.
+    """Start the demo's replay, which resumes at the end of the topic, unless it or a user's play is running.
 
     Raises:
         StopError: Compose failed.
     """
+    if _runs(here, PLAY):  # two at once would send the same events
+        line("    scripts/tarn demo load or demo replay runs: no replay is started until the next scripts/up")
+        return
     command = ["docker", "compose", "--profile", "demo", "up", "--detach", "--no-deps", "--no-build"]
     shell.logged(
         [*command, "--pull", "never", REPLAY],
@@ -460,8 +465,14 @@ def start_replay(here: Project) -> None:
 
 def replay_runs(here: Project) -> bool:
     """Whether the demo's replay is running."""
-    labels = [f"label=com.docker.compose.{key}" for key in (f"project={here.name}", f"service={REPLAY}")]
-    listing = ["docker", "ps", "--quiet", *(word for label in labels for word in ("--filter", label))]
+    return _runs(here, f"com.docker.compose.service={REPLAY}")
+
+
+def _runs(here: Project, label: str) -> bool:
+    """Whether a container of this project with a label is running."""
+    listing = ["docker", "ps", "--quiet"]
+    for condition in (f"com.docker.compose.project={here.name}", label):
+        listing += ["--filter", f"label={condition}"]
     return bool(shell.capture(listing, timeout_s=20).out.strip())
 
 
