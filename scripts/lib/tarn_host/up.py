@@ -224,7 +224,7 @@ def prepare(
     project.LOG_DIR.mkdir(parents=True, exist_ok=True)
     here = project.load(choices=chosen)
     with phases.phase("checks") as notes:
-        wanted, machine, moved = check(here, offline=offline, ports=ports)
+        wanted, machine, moved = check(here, offline=offline, ports=ports, refresh=refresh)
         if moved:
             here = project.load(choices={**(chosen or {}), **moved})
         notes.append("all well")
@@ -262,8 +262,16 @@ def prepare(
     return here
 
 
-def check(here: Project, *, offline: bool, ports: bool) -> tuple[engine.Plan, engine.Machine, dict[str, str]]:
+def check(
+    here: Project, *, offline: bool, ports: bool, refresh: bool = False
+) -> tuple[engine.Plan, engine.Machine, dict[str, str]]:
     """Check all requirements and list everything missing at once.
+
+    Args:
+        here: the project.
+        offline: do not use the network.
+        ports: also check the published ports.
+        refresh: whether the base image, and with it every image, is about to be rebuilt.
 
     Returns:
         The plan for the engine, this machine, and the ports to use instead of those that another copy holds.
@@ -281,7 +289,9 @@ def check(here: Project, *, offline: bool, ports: bool) -> tuple[engine.Plan, en
     if found.server:
         running = bool(shell.capture(_project_containers(here), timeout_s=20).out.strip())
         largest = ("minio", "kafka") if small else ("minio", "trino", "spark")
-        images_there = images.built_somewhere(largest)
+        # The images' fingerprint has the id of the base: on another one all are built.
+        another_base = refresh or (here.own_base and not base.is_there(here.base))
+        images_there = not another_base and images.built_somewhere(largest)
         published = checks.published(here.name)
     problems += checks.disk(found.data_root, images_there, checks.free_mib(found.data_root))
     problems += checks.memory(checks.available_mib(found.memory_bytes), running, small=small)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tarn_host import up
 from tarn_host.console import StopError
-from tarn_host.stack import checks, project
+from tarn_host.shell import Result
+from tarn_host.stack import base, checks, engine, images, project
 from tarn_host.stack.project import Project
 
 NAMES = project.ports({}, project.COMPOSE_FILE.read_text(encoding="utf-8"))
@@ -101,3 +102,40 @@ def test_times_that_cannot_be_written_are_reported_and_change_nothing(
     said = capsys.readouterr().err
     assert "TARN_DEMO is what" in said
     assert f"the times could not be written to {tmp_path}: Is a directory" in said
+
+
+@pytest.mark.parametrize(
+    ("own_base", "base_there", "refresh", "needed_mib"),
+    [
+        (True, True, False, checks.DISK_MIB_WARM),
+        (False, False, False, checks.DISK_MIB_WARM),
+        (True, False, False, checks.DISK_MIB_COLD),
+        (True, True, True, checks.DISK_MIB_COLD),
+        (False, True, True, checks.DISK_MIB_COLD),
+    ],
+)
+def test_images_on_a_base_that_is_made_again_need_the_disk_of_a_first_build(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    own_base: bool,
+    base_there: bool,
+    refresh: bool,
+    needed_mib: int,
+) -> None:
+    """Their fingerprint has the base's id: all are built, whatever images of another base are there."""
+    monkeypatch.delenv("TARN_NEED_DISK_MIB", raising=False)
+    found = engine.Engine(server="27.0", error="", compose="2.30", data_root="/", memory_bytes=None)
+    monkeypatch.setattr(engine, "look", lambda: found)
+    monkeypatch.setattr(engine, "plan", lambda *_, **__: (engine.Plan(), []))
+    monkeypatch.setattr(images, "built_somewhere", lambda names: True)
+    monkeypatch.setattr(base, "is_there", lambda image: base_there)
+    monkeypatch.setattr(checks, "published", lambda name: checks.Published())
+    monkeypatch.setattr(checks, "memory", lambda *_, **__: [])
+    monkeypatch.setattr(up.shell, "capture", lambda *_, **__: Result(0, "", ""))
+    own = Project(name="tarn-1", base="b", own_base=own_base, settings={})
+    monkeypatch.setattr(checks, "free_mib", lambda path: needed_mib)
+    up.check(own, offline=False, ports=False, refresh=refresh)
+    monkeypatch.setattr(checks, "free_mib", lambda path: needed_mib - 1)
+    with pytest.raises(StopError):
+        up.check(own, offline=False, ports=False, refresh=refresh)
+    assert f"needed are {needed_mib} MiB" in capsys.readouterr().err
