@@ -39,9 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return stopped(project.hindered(error))
     except KeyboardInterrupt:
         given = sys.argv[1:] if arguments is None else arguments
-        again = " ".join(
-            ["scripts/down", *given]
-        )  # a purge may have removed some volumes, and not the others
+        # A purge may have removed some volumes, and not the others.
+        again = " ".join(["scripts/down", *given])
         return stopped(StopError("stopped by the keyboard", f"run {again} again", 130))
     return 0
 

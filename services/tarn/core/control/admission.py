@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping
 from tarn.core.errors import AlreadyExistsError, InvalidSpecError
 from tarn.core.log_claims import TOPIC_PREFIX as LOG_PREFIX
 from tarn.core.services import WORKSHOP
-from tarn.core.spec import DeadLetters, IngestorSpec, MessageFormat, TableRef
-from tarn.core.spec.mapping import FieldMapping
+from tarn.core.spec import DeadLetters, FieldMapping, IngestorSpec, TableRef
 
 
 def require_own_name(name: str, built_in: Mapping[str, IngestorSpec], *, file: str) -> None:
@@ -60,7 +59,7 @@ def require_room(
             raise AlreadyExistsError(
                 f"{file}: {label} ({other.name}), which is being deleted, has spec.table "
                 f"{str(other.spec.table)!r} and stream {other.stream!r} until its writers have ended: apply "
-                f"the spec again in a few seconds (scripts/tarn delete {other.name} --wait 60 waits for that)",
+                f"the spec again in a few seconds; scripts/tarn delete {other.name} --wait 60 awaits that",
                 name=other.name,
             )
         if same_table and same_source:
@@ -90,7 +89,7 @@ def require_room(
 
 
 def _or_topics(other: IngestorSpec) -> str:
-    """What else than another table there is: an ingestor of one topic stays one, as its offsets are its own."""
+    """What else than another table there is: an ingestor of one topic stays one."""
     if other.spec.source.kafka.topics is None:
         return ""
     return f", or add the topic to spec.source.kafka.topics of {other.name}"
@@ -108,7 +107,7 @@ def require_columns_of_log(spec: IngestorSpec, *, file: str) -> None:
     given = {
         "spec.schema": body.columns is not None,
         "spec.mapping": body.mapping != FieldMapping(),
-        "spec.source.format": MessageFormat(format=body.source.format, avro=body.source.avro) != MessageFormat(),
+        "spec.source.format": body.source.format != "json",
     }
     for field, there in given.items():
         if there:
