@@ -7,7 +7,7 @@ and its successor lacks was removed by that commit.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -112,7 +112,8 @@ class Version:
 
     Attributes:
         location: location of the file.
-        modified_ms: last modification by the store's clock, in milliseconds since the epoch.
+        modified_ms: last modification by the store's clock, in milliseconds since the epoch; not after that
+            of its successor.
         bytes: file size in bytes.
         removed: what its successor lacks; empty for the current version.
     """
@@ -121,6 +122,15 @@ class Version:
     modified_ms: int
     bytes: int
     removed: Removed = field(default_factory=Removed)
+
+    def before(self, successor: Version) -> Version:
+        """This version with a time that is not after its successor's: the chain proves the order.
+
+        One commit while the store's clock was ahead would else keep all later ones until then.
+        """
+        if self.modified_ms <= successor.modified_ms:
+            return self
+        return replace(self, modified_ms=successor.modified_ms)
 
 
 class _Snapshot(msgspec.Struct, rename="kebab", gc=False):
@@ -425,9 +435,20 @@ class Trust:
             return f"the store's clock jumped by {jump_ms / 1000:.0f} s"
         return None
 
-    def passed(self, modified_ms: int, grace_ms: int) -> bool:
-        """Whether an object is at least `grace_ms` old and the clock can be relied on."""
-        return self._steady(grace_ms) and self.now_ms - modified_ms >= grace_ms
+    def passed(self, modified_ms: int, grace_ms: int, *, known_ms: int | None = None) -> bool:
+        """Whether an object is at least `grace_ms` old and the clock can be relied on.
+
+        A clock that was ahead leaves objects of the future behind; such a one is as old as it is known.
+
+        Args:
+            modified_ms: its last modification by the store's clock, in milliseconds since the epoch.
+            grace_ms: the grace period in milliseconds.
+            known_ms: monotonic time at which this process found it, in milliseconds; None for now.
+        """
+        age_ms = self.now_ms - modified_ms
+        if known_ms is not None:
+            age_ms = max(age_ms, self.mono_ms - known_ms)
+        return self._steady(grace_ms) and age_ms >= grace_ms
 
     def lapsed(self, modified_ms: int, period_ms: int) -> bool:
         """Whether what is written again within each period no longer is; it may be of a time that never was.

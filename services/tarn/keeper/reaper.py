@@ -137,6 +137,8 @@ class _Table:
 
     full: Full
     chain: list[Version]
+    known_ms: int
+    """Monotonic time at which the newest of the chain was read."""
     measured_ms: int | None = None
     measure_ms: int = 0
     keys_ms: int | None = None
@@ -182,6 +184,7 @@ class Reaper:
         self._manifests: OrderedDict[str, tuple[ListedManifest, ...]] = OrderedDict()
         self._one: WeakValueDictionary[str, ListedManifest] = WeakValueDictionary()
         self._contents_known: dict[str, Removed] = {}
+        self._lists_known_ms: dict[str, int] = {}
         self._live: OrderedDict[str, array[int]] = OrderedDict()
         self._live_count = 0
         self._measured: dict[str, dict[str, int | str | None]] = {}
@@ -261,9 +264,12 @@ class Reaper:
     def _lists(self, own: Iterable[Listed]) -> dict[str, list[Candidates]]:
         """Candidate lists by table UUID, oldest first; contents are read on demand."""
         found: dict[str, list[Candidates]] = {}
+        known, now_ms = self._lists_known_ms, self._mono_ms()
+        self._lists_known_ms = {}
         for entry in own:
             if entry.key.startswith(LISTS_PREFIX):
                 table = entry.key.removeprefix(LISTS_PREFIX).partition("/")[0]
+                self._lists_known_ms[entry.key] = known.get(entry.key, now_ms)
                 found.setdefault(table, []).append(
                     Candidates(
                         key=entry.key, uuid=table, root="", removed=Removed(), modified_ms=entry.modified_ms
@@ -313,7 +319,7 @@ class Reaper:
             Moved: its metadata file is gone: the pointer is outdated.
             CorruptStateError: its metadata file is unreadable.
         """
-        known = self._tables.get(pointer.uuid)
+        known, now_ms = self._tables.get(pointer.uuid), self._mono_ms()
         assert pointer.metadata is not None, pointer.key
         if known is not None and known.chain[0].location == pointer.metadata:
             return known
@@ -337,20 +343,24 @@ class Reaper:
                 break
             if full.uuid != pointer.uuid:
                 break
-            removed = full.less(newer) if newer is not None else Removed()
-            chain.append(
-                Version(location=at, modified_ms=stored.modified_ms, bytes=len(stored.data), removed=removed)
+            version = Version(
+                location=at,
+                modified_ms=stored.modified_ms,
+                bytes=len(stored.data),
+                removed=full.less(newer) if newer is not None else Removed(),
             )
+            chain.append(version if not chain else version.before(chain[-1]))
             first = first or full
             if known is not None and at == known.chain[0].location:
-                chain += known.chain[1:]
+                for version in known.chain[1:]:
+                    chain.append(version.before(chain[-1]))
                 break
             newer, at = full, full.previous
         if first is None:
             raise Moved
         if len(chain) >= CHAIN_MAX:
             log.warning("more earlier metadata than are walked back; the oldest stay", table=pointer.text)
-        table = _Table(full=first, chain=chain)
+        table = _Table(full=first, chain=chain, known_ms=now_ms)
         if known is not None:
             table.measured_ms, table.measure_ms = known.measured_ms, known.measure_ms
             table.keys_ms = known.keys_ms
@@ -374,8 +384,10 @@ class Reaper:
         due = 0
         while due < RETIRED_MAX and due < len(chain) - 1:
             version, successor = chain[-1 - due], chain[-2 - due]
-            young = not self._trust.passed(successor.modified_ms, self._graces.metadata_ms)
-            if young or (version.location in full.log and not full.keeps_metadata):
+            old = self._trust.passed(
+                successor.modified_ms, self._graces.metadata_ms, known_ms=table.known_ms
+            )
+            if not old or (version.location in full.log and not full.keeps_metadata):
                 break
             due += 1
         if due == 0:
@@ -411,22 +423,25 @@ class Reaper:
         chain.
         """
         chain, full = table.chain, table.full
-        ripe: list[Candidates] = []
-        for one in lists[:BURIED_LISTS_MAX]:
-            if not self._trust.passed(one.modified_ms, self._graces.files_ms):
-                break
-            ripe.append(one)
+        grace_ms = self._graces.files_ms
+        # Not only the first ones: names of lists from a clock that was ahead come last.
+        ripe = [
+            one
+            for one in lists
+            if self._trust.passed(one.modified_ms, grace_ms, known_ms=self._lists_known_ms[one.key])
+        ][:BURIED_LISTS_MAX]
         old = [
             number
             for number in range(1, len(chain))
             if chain[number].removed
-            and self._trust.passed(chain[number - 1].modified_ms, self._graces.files_ms)
+            and self._trust.passed(chain[number - 1].modified_ms, grace_ms, known_ms=table.known_ms)
         ]
         if not ripe and not old:
             return
         due = Removed.all_of([*self._contents(ripe), *(chain[number].removed for number in old)])
         seen = set(old)
-        later = self._contents([*lists[len(ripe) :], *fresh])
+        chosen = {one.key for one in ripe}
+        later = self._contents([*(one for one in lists if one.key not in chosen), *fresh])
         others = (version.removed for number, version in enumerate(chain) if number not in seen)
         waiting = Removed.all_of([*later, *others])
         if any(listed is None for listed in full.snapshots.values()):

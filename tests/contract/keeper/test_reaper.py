@@ -732,6 +732,75 @@ def test_a_store_whose_clock_is_not_this_machines_is_observed_first() -> None:
     assert reaper.run_once().metadata > 0
 
 
+MONTH_MS = 30 * 86_400_000
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_clock_that_was_ahead_holds_up_nothing_that_is_written_since(restarted: bool) -> None:
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2", "write.metadata.previous-versions-max": "2"})
+    reaper = lake.reaper()
+
+    def minutes(count: int) -> None:
+        for _ in range(count):
+            for _ in range(3):
+                lake.wait(1_000)
+                table.append(merge_at=4)
+            lake.wait(57_000)
+            assert reaper.run_once().failed == {}
+
+    def waiting() -> tuple[int, int, int]:
+        return len(lake.keys(".metadata.json")), len(lake.keys("/snap-")), len(lake.keys(LISTS_PREFIX))
+
+    minutes(20)
+    usual = waiting()
+    lake.now_ms += MONTH_MS
+    minutes(15)
+    lake.now_ms -= MONTH_MS
+    if restarted:
+        reaper = lake.reaper()
+    minutes(20)
+    assert waiting() == usual
+    assert lake.missing() == []
+
+
+def test_what_was_removed_while_the_clock_was_ahead_goes_after_its_grace_without_another_commit() -> None:
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    lake.now_ms += MONTH_MS
+    for _ in range(30):
+        table.append(merge_at=4)
+    lake.now_ms -= MONTH_MS
+    reaper = lake.reaper()
+    reaper.run_once()
+    lake.wait(GRACES.metadata_ms - 1)
+    assert reaper.run_once().deleted == 0, "for this reaper all of it is younger than the grace"
+    lake.wait(1)
+    assert reaper.run_once().metadata == 10
+    settled(lake, reaper)
+    assert len(lake.keys("/snap-")) == 2
+    assert lake.keys(LISTS_PREFIX) == []
+
+
+def test_a_list_of_a_time_that_never_was_is_worked_off() -> None:
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    lake.now_ms += MONTH_MS
+    for _ in range(30):
+        table.append()
+    lake.wait(GRACES.metadata_ms)
+    lake.reaper().run_once()
+    assert len(lake.keys(LISTS_PREFIX)) == 1
+    lake.now_ms -= MONTH_MS
+    reaper = lake.reaper()
+    for _ in range(12):
+        lake.wait(MINUTE_MS)
+        table.append()
+        reaper.run_once()
+    assert [key for key in lake.keys(LISTS_PREFIX) if int(key.rpartition("/")[2][:15]) > lake.now_ms] == []
+    assert lake.missing() == []
+
+
 def full() -> Clocked:
     """A lake in which an earlier reaper left lists, all of them past their grace period."""
     lake = Clocked()
