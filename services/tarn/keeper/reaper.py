@@ -144,6 +144,21 @@ class _Table:
     keys_ms: int | None = None
 
 
+@dataclass(slots=True)
+class _Claim:
+    """What is remembered of a claim between passes, unless its purge is done.
+
+    Attributes:
+        etag: its entity tag.
+        known_ms: monotonic time at which it was found, in milliseconds.
+        idle: whether it says no purge, and no transaction on it is open: it is not read again.
+    """
+
+    etag: str
+    known_ms: int
+    idle: bool = False
+
+
 class Reaper:
     """Deletes unreferenced files. Not thread-safe; several processes may run concurrently.
 
@@ -181,6 +196,7 @@ class Reaper:
         self._trust = Trust()
         self._tables: dict[str, _Table] = {}
         self._pointers: dict[str, tuple[str, PointerValue]] = {}
+        self._claims: dict[str, _Claim] = {}
         self._manifests: OrderedDict[str, tuple[ListedManifest, ...]] = OrderedDict()
         self._one: WeakValueDictionary[str, ListedManifest] = WeakValueDictionary()
         self._contents_known: dict[str, Removed] = {}
@@ -644,13 +660,22 @@ class Reaper:
     ) -> None:
         """Delete all files of tables that were purged a grace period ago."""
         finished = {entry.key for entry in own if entry.key.startswith(PURGED_PREFIX)}
+        claims: dict[str, _Claim] = {}
         for entry in self._store.list(CLAIMS_PREFIX):
             table_uuid = entry.key.removeprefix(CLAIMS_PREFIX).removesuffix(".json")
             end_key = f"{PURGED_PREFIX}{table_uuid}.json"
-            if end_key in finished or not self._trust.passed(entry.modified_ms, self._graces.files_ms):
+            if end_key in finished:
+                continue
+            claim = self._claims.get(entry.key)
+            if claim is None or claim.etag != entry.etag:
+                claim = _Claim(entry.etag, self._mono_ms())
+            claims[entry.key] = claim
+            if claim.idle or not self._trust.passed(
+                entry.modified_ms, self._graces.files_ms, known_ms=claim.known_ms
+            ):
                 continue
             try:
-                folder = self._purged_folder(entry.key)
+                folder = self._purged_folder(entry.key, claim)
                 if folder is None or table_uuid in live:
                     continue
                 keys = [found.key for found in islice(self._files(folder), PURGED_PER_PASS_MAX)]
@@ -665,9 +690,15 @@ class Reaper:
                 raise
             except Exception as error:  # noqa: BLE001 - one claim: the next one is looked at
                 done.failed[entry.key] = _unexpected(error)
+        self._claims = claims
 
-    def _purged_folder(self, key: str) -> str | None:
-        """Key prefix of a purged table's files; None unless the claim unambiguously says so, for a grace."""
+    def _purged_folder(self, key: str, known: _Claim) -> str | None:
+        """Key prefix of a purged table's files; None unless the claim unambiguously says so, for a grace.
+
+        Args:
+            key: key of the claim.
+            known: what is remembered of it.
+        """
         stored = self._store.get(key)
         if stored is None:
             return None
@@ -685,6 +716,7 @@ class Reaper:
         except CorruptStateError as error:
             log.warning("claim cannot be read", key=key, reason=error.message)
             return None
+        known.idle = claim.purge is None and claim.settled and stored.etag == known.etag
         if claim.purge is None or not claim.settled or claim.holder is not None or any(young):
             return None
         return folder_of(str(claim.purge.get("location")), bucket=self._bucket, uuid=claim.uuid)

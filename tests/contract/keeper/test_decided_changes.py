@@ -251,3 +251,22 @@ def test_what_was_undecided_in_one_pass_is_looked_up_in_the_next() -> None:
     assert passes == [0]
     assert reaper.run_once().purged > 0
     assert lake.keys(table.folder) == []
+
+
+def test_a_claim_that_was_undecided_in_one_pass_is_read_again_in_the_next() -> None:
+    """Until its transaction is decided, what it says is not remembered."""
+    lake = Clocked()
+    table = lake.table()
+    table.append()
+    reaper = lake.reaper()
+    passes: list[int] = []
+
+    def undecided() -> None:
+        lake.wait(60 * MINUTE_MS)
+        passes.append(reaper.run_once().purged)
+
+    dying(lake, undecided).names.purge(table.slot)
+    lake.wait(GRACES.files_ms)
+    assert passes == [0]
+    assert reaper.run_once().purged > 0
+    assert lake.keys(table.folder) == []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tarn.adapters import manifest_audit
+from tarn.core.naming import CLAIMS_PREFIX
 from tarn.core.object_store import (
     ObjectStore,
     Stored,
@@ -23,6 +24,7 @@ from tarn.core.reap import HOLDS_PREFIX, LISTS_PREFIX, dead_manifests
 from tarn.keeper import reaper as reaper_module
 from tarn.keeper.measured import Measured
 from tarn.keeper.reaper import Graces, Reaper
+from tarn_catalog.operations.identifiers import TableIdentifier
 from tarn_catalog.testing.faulty_store import Crash, Fault, FaultyStore, Op
 from tests.contract.keeper.reaping import GRACES, Clocked, Writer
 from tests.support.plays import seeds
@@ -383,6 +385,31 @@ def test_a_dropped_table_stays_and_a_purged_one_goes_after_its_grace() -> None:
     lake.catalog.names.register(dropped.slot, f"s3://tarn/{location}")
     settled(lake, reaper)
     assert lake.missing() == []
+
+
+def test_a_claim_without_a_purge_is_read_once() -> None:
+    """Each table that was renamed or registered leaves one, also one that was dropped since."""
+    lake = Clocked()
+    store = FaultyStore(lake.store)
+    reaper = lake.reaper(store)
+
+    def read() -> int:
+        lake.wait(GRACES.files_ms)
+        store.seen.clear()
+        assert reaper.run_once().failed == {}
+        return sum(op.kind == "get" and op.key.startswith(CLAIMS_PREFIX) for op in store.seen)
+
+    tables = [lake.table(f"t{number}") for number in range(5)]
+    for number, table in enumerate(tables):
+        lake.catalog.names.rename(table.slot, TableIdentifier.of(("ns",), f"r{number}"))
+    for number in range(4):
+        lake.catalog.tables.drop(TableIdentifier.of(("ns",), f"r{number}"))
+    assert [read(), read(), read()] == [5, 0, 0]
+    lake.catalog.names.purge(TableIdentifier.of(("ns",), "r4"))
+    assert read() == 1, "it is another one now"
+    assert lake.keys(tables[4].folder) == []
+    assert read() == 0
+    assert len(reaper._claims) == 4, "of a purge that is done nothing is remembered"
 
 
 def test_of_a_table_that_is_gone_nothing_is_remembered() -> None:
@@ -780,6 +807,22 @@ def test_what_was_removed_while_the_clock_was_ahead_goes_after_its_grace_without
     settled(lake, reaper)
     assert len(lake.keys("/snap-")) == 2
     assert lake.keys(LISTS_PREFIX) == []
+
+
+def test_a_table_that_was_purged_while_the_clock_was_ahead_goes_after_its_grace() -> None:
+    lake = Clocked()
+    purged = lake.table("purged")
+    purged.append()
+    lake.now_ms += MONTH_MS
+    lake.catalog.names.purge(purged.slot)
+    lake.now_ms -= MONTH_MS
+    reaper = lake.reaper()
+    reaper.run_once()
+    lake.wait(GRACES.files_ms - 1)
+    assert reaper.run_once().purged == 0, "for this reaper it is younger than the grace"
+    lake.wait(1)
+    assert reaper.run_once().purged == 5
+    assert lake.keys(purged.folder) == []
 
 
 def test_a_list_of_a_time_that_never_was_is_worked_off() -> None:
