@@ -12,7 +12,7 @@ from typing import Any
 
 from tarn.core.history import Retention, may_be_thinned, retention_of, snapshots_to_expire
 from tarn_catalog.metadata.builder import MetadataBuilder
-from tarn_catalog.metadata.snapshots import remove_snapshots
+from tarn_catalog.metadata.snapshots import remove_snapshots, without_lost_statistics
 from tarn_catalog.metadata.types import TableMetadata, TableUpdate
 
 DEFAULT = Retention()
@@ -28,16 +28,21 @@ def check(properties: Mapping[str, str]) -> None:
 
 
 def trimmed(draft: MetadataBuilder) -> MetadataBuilder:
-    """Return the builder without the snapshots to expire; unchanged if the commit adds no snapshot.
+    """Return the builder without the snapshots to expire, and without statistics of those that are gone.
+
+    It is unchanged if the commit adds no snapshot.
 
     Raises:
         InvalidError: a retention property has an invalid value.
     """
     rule = retention_of(draft.meta["properties"], DEFAULT)
-    if rule is None or not draft.added:
+    if not draft.added:
         return draft
-    old = snapshots_to_expire(draft.meta, rule, now_ms=draft.now_ms, keep=frozenset(draft.added))
-    return remove_snapshots(draft, {"action": "remove-snapshots", "snapshot-ids": old}) if old else draft
+    if rule is not None:
+        old = snapshots_to_expire(draft.meta, rule, now_ms=draft.now_ms, keep=frozenset(draft.added))
+        if old:
+            draft = remove_snapshots(draft, {"action": "remove-snapshots", "snapshot-ids": old})
+    return without_lost_statistics(draft)
 
 
 def may_have_been_committed(updates: Sequence[TableUpdate], meta: TableMetadata) -> bool:

@@ -263,6 +263,26 @@ def remove_snapshots(draft: MetadataBuilder, update: RemoveSnapshotsUpdate) -> M
     return replace(draft, meta=merged(meta, values), removed=True)
 
 
+def without_lost_statistics(draft: MetadataBuilder) -> MetadataBuilder:
+    """Return the builder without statistics of snapshots that are gone; unchanged if there are none.
+
+    An analysis may take longer than its snapshot stays. What this commit set stays: the reaper finds a file
+    by a version that has it.
+    """
+    meta, base = draft.meta, draft.base
+    values: Json = {}
+    for name in STATISTICS:
+        files = meta.get(name)
+        if not files:
+            continue
+        there = {s["snapshot-id"] for s in meta["snapshots"]}
+        before = {file.get("statistics-path") for file in base.get(name) or []}
+        kept = [f for f in files if f["snapshot-id"] in there or f.get("statistics-path") not in before]
+        if len(kept) < len(files):
+            values[name] = kept
+    return replace(draft, meta=merged(meta, values)) if values else draft
+
+
 def setter(field: str, name: StatisticsList) -> Callable[[MetadataBuilder, Json], MetadataBuilder]:
     """Return `SetStatisticsUpdate` or `SetPartitionStatisticsUpdate`: set a snapshot's statistics file.
 

@@ -400,9 +400,7 @@ class Reaper:
         due = 0
         while due < RETIRED_MAX and due < len(chain) - 1:
             version, successor = chain[-1 - due], chain[-2 - due]
-            old = self._trust.passed(
-                successor.modified_ms, self._graces.metadata_ms, known_ms=table.known_ms
-            )
+            old = self._trust.passed(successor.modified_ms, self._graces.metadata_ms, known_ms=table.known_ms)
             if not old or (version.location in full.log and not full.keeps_metadata):
                 break
             due += 1

@@ -197,16 +197,17 @@ class Writer:
         held = [*self.manifests[self.head], self._new({puffin: 0}, deletes=True)]
         return self._commit("overwrite", held)
 
-    def statistics(self) -> str:
+    def statistics(self, snapshot_id: int | None = None) -> str:
+        snapshot_id = self.head if snapshot_id is None else snapshot_id
         path = self._put(f"{self.root}/metadata/{self._name()}.stats")
         statistics = {
-            "snapshot-id": self.head,
+            "snapshot-id": snapshot_id,
             "statistics-path": path,
             "file-size-in-bytes": 9,
             "file-footer-size-in-bytes": 1,
             "blob-metadata": [],
         }
-        self.update({"action": "set-statistics", "snapshot-id": self.head, "statistics": statistics})
+        self.update({"action": "set-statistics", "snapshot-id": snapshot_id, "statistics": statistics})
         return path
 
     def ref(self, name: str, snapshot_id: int, kind: str = "tag") -> None:

@@ -325,6 +325,22 @@ def test_statistics_go_with_their_snapshot_or_when_they_are_replaced() -> None:
     assert lake.keys(kept.rpartition("/")[2])
 
 
+def test_statistics_of_a_snapshot_that_was_gone_before_go_after_the_next_commit() -> None:
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    first = table.append()
+    for _ in range(30):
+        table.append()
+    late = table.statistics(first)
+    reaper = lake.reaper()
+    settled(lake, reaper)
+    assert lake.keys(late.rpartition("/")[2]), "the table names it"
+    for _ in range(22):
+        table.append()
+    settled(lake, reaper)
+    assert lake.keys(".stats") == []
+
+
 def test_an_engines_own_expiry_and_its_own_deletes_are_fine() -> None:
     lake = Clocked()
     table = lake.table()

@@ -148,6 +148,61 @@ def test_metadata_is_as_large_after_a_thousand_commits_as_after_a_hundred() -> N
     assert late <= early * 1.1, (early, late)
 
 
+def analyzed(meta: Json, snapshot_id: int) -> Json:
+    """The metadata once both kinds of statistics of a snapshot are set, as an analysis ends with that."""
+    file = {
+        "snapshot-id": snapshot_id,
+        "statistics-path": f"{meta['location']}/metadata/{snapshot_id}.stats",
+        "file-size-in-bytes": 9,
+    }
+    updates = [
+        {
+            "action": "set-statistics",
+            "statistics": {**file, "file-footer-size-in-bytes": 1, "blob-metadata": []},
+        },
+        {"action": "set-partition-statistics", "partition-statistics": file},
+    ]
+    done = table_metadata.commit(
+        meta, updates, now_ms=meta["last-updated-ms"], previous_location="s3://x/b.metadata.json"
+    )
+    assert done is not None
+    return done
+
+
+def with_statistics(meta: Json) -> list[list[int]]:
+    return [[f["snapshot-id"] for f in meta.get(n) or []] for n in ("statistics", "partition-statistics")]
+
+
+@pytest.mark.parametrize("history", ["2", "all"])
+def test_statistics_of_a_snapshot_that_was_gone_before_go_with_the_next_snapshot(history: str) -> None:
+    """An analysis that takes longer than its snapshot stays; or its file would be kept for good."""
+    meta = grown(table(**{HISTORY_PROPERTY: "2"}), 1, 4, every_ms=YOUNG_MS)
+    assert ids(meta) == [3, 4]
+    meta["properties"] = {HISTORY_PROPERTY: history}
+    late = analyzed(analyzed(meta, 1), 4)
+    assert with_statistics(late) == [[1, 4], [1, 4]], "one version has them: the reaper finds the files by it"
+    update = {"action": "set-properties", "updates": {"a": "b"}}
+    other = table_metadata.commit(late, [update], now_ms=START_MS, previous_location="s3://x/c.metadata.json")
+    assert other is not None
+    assert with_statistics(other) == [[1, 4], [1, 4]]
+    assert with_statistics(grown(other, 5, 5, every_ms=YOUNG_MS)) == [[4], [4]]
+
+
+def test_statistics_that_come_with_a_snapshot_are_in_one_version_whatever_they_are_of() -> None:
+    meta = grown(table(**{HISTORY_PROPERTY: "2"}), 1, 4, every_ms=YOUNG_MS)
+    snapshot = {**meta["snapshots"][-1], "snapshot-id": 5, "sequence-number": 5, "parent-snapshot-id": 4}
+    file = {"snapshot-id": 1, "statistics-path": f"{meta['location']}/metadata/x", "file-size-in-bytes": 9}
+    updates = [
+        {"action": "add-snapshot", "snapshot": snapshot},
+        {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 5},
+        {"action": "set-partition-statistics", "partition-statistics": file},
+    ]
+    both = table_metadata.commit(meta, updates, now_ms=START_MS, previous_location="s3://x/b.metadata.json")
+    assert both is not None
+    assert with_statistics(both) == [[], [1]]
+    assert with_statistics(grown(both, 6, 6, every_ms=YOUNG_MS)) == [[], []]
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "many", "", "1.5", "10001", "\u0665", "1" * 5_000])
 def test_a_number_that_is_none_is_refused_at_once(value: str) -> None:
     with pytest.raises(InvalidError, match=r"tarn\.snapshots-kept .*: give a number from 1 to 10000"):
