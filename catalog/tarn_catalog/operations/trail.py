@@ -98,8 +98,8 @@ class Trail:
         self._add(AUDIT, {**{name: _short(event.get(name)) for name in columns}, "details": details or None})
 
     def report(self, principal: str, table: str, report: Mapping[str, Any]) -> None:
-        """Keep one metrics report, without its text if that is long."""
-        snapshot_id = report.get("snapshot-id")
+        """Keep one metrics report, without its text if that is long, and without a type that is no text."""
+        report_type, snapshot_id = report.get("report-type"), report.get("snapshot-id")
         try:
             text = orjson.dumps({"report": {"report": report}})
         except orjson.JSONEncodeError:  # Nested more deeply than can be written.
@@ -114,7 +114,7 @@ class Trail:
             {
                 "principal": principal,
                 "table_name": _short(table),
-                "report_type": _short(report.get("report-type")),
+                "report_type": _short(report_type) if isinstance(report_type, str) else None,
                 "snapshot_id": snapshot_id if _is_long(snapshot_id) else None,
                 "report_bytes": len(text) - len(b'{"report":{"report":}}'),
                 "report": report if fits else None,

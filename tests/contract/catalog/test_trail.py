@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from structlog.testing import capture_logs
 
 from tarn.adapters.store import FileStore, MemoryStore
 from tarn.adapters.trail_topics import LIST_EVERY_S, TrailReader, TrailTopics
+from tarn.core.batch import RawBatch
+from tarn.core.decode import Decoder
 from tarn.core.errors import CorruptStateError
 from tarn.core.object_store import ObjectStore
 from tarn.core.source import NoSuchTopicError
@@ -248,8 +251,36 @@ def test_metrics_reports_are_kept_within_bounds() -> None:
     assert (found[0]["report"], found[0]["snapshot_id"], found[0]["table_name"]) == (scan, 7, "ns.t")
     assert (found[1]["report"], found[1]["snapshot_id"]) == (None, None)
     assert found[1]["report_bytes"] > LINE_BYTES_MAX
-    assert (found[2]["snapshot_id"], found[2]["report_type"]) == (None, 5)
+    assert (found[2]["snapshot_id"], found[2]["report_type"]) == (None, None)
+    assert found[2]["report"] == {"snapshot-id": 2**63, "report-type": 5}
     assert read(clocks.reader(store)) == [], "the audit trail is another log"
+
+
+def test_a_report_of_any_form_is_a_row_and_no_dead_letter() -> None:
+    """Who may read a table chooses what is in it; dead letters are kept for good."""
+    clocks, store = Clocks(), MemoryStore()
+    trail = clocks.trail(store)
+    types: list[Any] = ["scan-report", 5, 1.5, True, None, [1], {"a": 1}, "x" * 10_000]
+    for one in types:
+        trail.report("ann", "ns.t", {"report-type": one, "snapshot-id": one})
+    trail.write()
+    values = [orjson.dumps(line) for _, line in read(clocks.reader(store, METRICS))]
+    fields = parse_spec(spec_text(METRICS), file="metrics").spec.columns.fields
+    decoder = Decoder(fields, source="metrics", trace=False, record_bytes_max=1 << 20)
+    count = len(values)
+    done = decoder.decode(
+        RawBatch(
+            partitions=[0] * count,
+            offsets=[*range(count)],
+            times_ms=[1] * count,
+            keys=[None] * count,
+            values=values,
+            ranges=(),
+        )
+    )
+    assert done.bad == {}
+    kept = done.rows.column("report_type").to_pylist()
+    assert kept == ["scan-report", *[None] * 6, "x" * TEXT_CHARS_MAX]
 
 
 def test_old_segments_go_and_the_last_one_stays() -> None:
