@@ -40,6 +40,7 @@ _FIELDS: tuple[tuple[str, type], ...] = (
 )
 _SINCE: tuple[tuple[str, int], ...] = (("last-sequence-number", 2), ("next-row-id", 3))
 _LONGS = frozenset({"last-updated-ms", "last-sequence-number", "next-row-id"})
+_STATISTICS_FILE = {"snapshot-id": int, "statistics-path": str, "file-size-in-bytes": int}
 # Of the entries of a list: fields that each has, and fields that one may lack.
 _ENTRIES: tuple[tuple[str, Mapping[str, type], Mapping[str, type]], ...] = (
     ("schemas", {"schema-id": int}, {}),
@@ -59,8 +60,8 @@ _ENTRIES: tuple[tuple[str, Mapping[str, type], Mapping[str, type]], ...] = (
     ),
     ("snapshot-log", {"timestamp-ms": int, "snapshot-id": int}, {}),
     ("metadata-log", {"timestamp-ms": int, "metadata-file": str}, {}),
-    ("statistics", {"snapshot-id": int}, {}),
-    ("partition-statistics", {"snapshot-id": int}, {}),
+    ("statistics", _STATISTICS_FILE, {}),
+    ("partition-statistics", _STATISTICS_FILE, {}),
     ("encryption-keys", {"key-id": str}, {}),
 )
 _PARTS: tuple[tuple[str, Mapping[str, type]], ...] = (
@@ -214,7 +215,7 @@ def _check_parts(meta: TableMetadata, format_version: int, location: str) -> Non
         raise _bad(location, f"snapshot {circular} is its own ancestor")
     for snapshot in meta["snapshots"]:
         named = snapshot.get("manifest-list")
-        if named is not None and not _plain(named).startswith(f"{_plain(meta['location'])}/"):
+        if named is not None and not plain(named).startswith(f"{plain(meta['location'])}/"):
             raise _bad(location, f"the manifest list {named} lies outside of {meta['location']}")
     current = meta.get("current-snapshot-id")
     if current not in (None, -1) and current not in known:
@@ -234,7 +235,7 @@ def _check_parts(meta: TableMetadata, format_version: int, location: str) -> Non
         )
 
 
-def _plain(location: str) -> str:
+def plain(location: str) -> str:
     """Return a location with Hadoop's spellings normalised: `s3a://` to `s3://`, `file:///` to `file:/`."""
     return re.sub("^file:/+", "file:/", re.sub("^s3[an]://", "s3://", location))
 

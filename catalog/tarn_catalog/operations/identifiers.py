@@ -18,7 +18,9 @@ from tarn.core.naming import WarehouseLayout, check_path_properties, pointer_key
 from tarn_catalog.metadata import table_metadata
 from tarn_catalog.metadata.builder import check_format_version
 from tarn_catalog.metadata.schemas import Json
+from tarn_catalog.metadata.snapshots import STATISTICS
 from tarn_catalog.metadata.types import TableMetadata, TableRequirement, TableUpdate
+from tarn_catalog.metadata.validate_file import plain
 from tarn_catalog.operations.namespaces import Levels
 from tarn_catalog.state.context import Versioned
 from tarn_catalog.state.pointer import TABLE, VIEW, Pointer, PointerState
@@ -146,10 +148,10 @@ def gone(table_uuid: str, moved: TableIdentifier | None = None) -> Json:
 
 
 def check_locations(meta: TableMetadata, base: TableMetadata) -> None:
-    """Require that a commit does not move the table or its files.
+    """Require that a commit does not move the table or its files, and adds none from elsewhere.
 
     Raises:
-        InvalidLocationError: the location or a path property changes.
+        InvalidLocationError: the location or a path property changes, or statistics lie outside of it.
     """
     if meta["location"] != base["location"]:
         raise InvalidLocationError(
@@ -159,6 +161,30 @@ def check_locations(meta: TableMetadata, base: TableMetadata) -> None:
         )
     if meta["properties"] is not base["properties"]:
         check_path_properties(meta["properties"], meta["location"])
+    _check_statistics(meta, base)
+
+
+def _check_statistics(meta: TableMetadata, base: TableMetadata | None) -> None:
+    """Require that files of statistics which a commit adds lie under the table's own location.
+
+    Engines write them there. The reaper deletes no others, and vended credentials open none. What the table
+    has elsewhere, from another catalog or a former release, stays.
+
+    Raises:
+        InvalidLocationError: one lies elsewhere.
+    """
+    folder = f"{plain(meta['location'])}/"
+    for name in STATISTICS:
+        before = base.get(name) if base is not None else None
+        known = {file.get("statistics-path") or "" for file in before or []}
+        for file in meta.get(name) or []:
+            path: str = file.get("statistics-path") or ""
+            if path not in known and not plain(path).startswith(folder):
+                raise InvalidLocationError(
+                    f"Invalid statistics-path {path[:300]}: files of a table lie under its own location "
+                    f"{meta['location']}; write the file there",
+                    location=path[:300],
+                )
 
 
 def is_create(requirements: Sequence[TableRequirement]) -> bool:
@@ -210,6 +236,7 @@ def staged(
     )
     assert meta is not None, table_uuid
     check_path_properties(meta["properties"], meta["location"])
+    _check_statistics(meta, None)
     return meta
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -764,6 +765,68 @@ def test_a_table_stays_where_it_is(world: World) -> None:
     move = [{"action": "set-location", "location": f"s3://tarn/warehouse/elsewhere/t-{uuid}"}]
     with pytest.raises(InvalidLocationError, match="stays there"):
         world.catalog.tables.commit(SLOT, [], move)
+
+
+def statistics(path: str, snapshot_id: int = 1) -> list[list[dict[str, Any]]]:
+    """The updates of one commit for each kind of statistics."""
+    file = {"snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": 9}
+    more = {"file-footer-size-in-bytes": 1, "blob-metadata": []}
+    return [
+        [{"action": "set-statistics", "snapshot-id": snapshot_id, "statistics": {**file, **more}}],
+        [{"action": "set-partition-statistics", "partition-statistics": file}],
+    ]
+
+
+def test_statistics_of_a_table_lie_under_its_location(world: World) -> None:
+    """Where Trino and Iceberg's own library write them: in its metadata folder, or `write.metadata.path`."""
+    requirements, created = staged(world)
+    for updates in statistics("s3://elsewhere/x.stats"):
+        with pytest.raises(InvalidLocationError, match="Invalid statistics-path"):
+            world.catalog.tables.commit(SLOT, requirements, [*created, *updates])
+    world.table()
+    root = world.catalog.tables.load(SLOT).parsed["location"]
+    inside = (f"{root}/metadata/a.stats", f"{root}/elsewhere/b", f"s3a{root.removeprefix('s3')}/metadata/c")
+    for path in inside:
+        for updates in statistics(path):
+            done = world.catalog.tables.commit(SLOT, [], updates)
+            (name,) = {"statistics", "partition-statistics"} & updates[0].keys()
+            assert [file["statistics-path"] for file in done.parsed[name]] == [path]
+    outside = (
+        "s3://elsewhere/x.stats",
+        "file:///etc/passwd",
+        "x.stats",
+        "s3://tarn/reaper/v1/x",
+        f"{root}x/metadata/x.stats",
+        f"{root.rpartition('/')[0]}/other/metadata/x.stats",
+    )
+    for path in outside:
+        for updates in statistics(path):
+            with pytest.raises(
+                InvalidLocationError, match=f"Invalid statistics-path {re.escape(path)}: .*{root}"
+            ):
+                world.catalog.tables.commit(SLOT, [], updates)
+            with pytest.raises(InvalidLocationError, match="Invalid statistics-path"):
+                world.catalog.together.commit([Change(slot=SLOT, requirements=[], updates=updates)])
+
+
+def test_statistics_that_a_table_has_elsewhere_keep_no_commit_from_it(world: World) -> None:
+    """Former releases took any path, and `register` does: readers need none of these files."""
+    world.table()
+    before = world.catalog.tables.load(SLOT)
+    world.catalog.tables.drop(SLOT)
+    meta = orjson.loads(before.raw)
+    for updates in statistics("s3://elsewhere/x.stats"):
+        meta |= {name: [file] for name, file in updates[0].items() if name.endswith("statistics")}
+    folder = before.location.rpartition("/")[0]
+    world.memory.put(ROOTS.key(f"{folder}/00009-x.metadata.json"), orjson.dumps(meta))
+    world.catalog.names.register(SLOT, f"{folder}/00009-x.metadata.json")
+    done = world.catalog.tables.commit(SLOT, [], [{"action": "set-properties", "updates": {"a": "b"}}])
+    assert [file["statistics-path"] for file in done.parsed["statistics"]] == ["s3://elsewhere/x.stats"]
+    for updates in statistics(f"{meta['location']}/metadata/y.stats"):
+        done = world.catalog.tables.commit(SLOT, [], updates)
+    assert [file["statistics-path"] for file in done.parsed["statistics"]] == [
+        f"{meta['location']}/metadata/y.stats"
+    ]
 
 
 # -- a namespace that is dropped while something is created in it

@@ -113,6 +113,23 @@ def test_refs_that_no_reader_accepts_are_refused(world: World, change: Json, sai
         world.catalog.names.register(SLOT, location)
 
 
+@pytest.mark.parametrize("name", ["statistics", "partition-statistics"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"statistics-path": None}, "statistics-path of one of its {name} is missing or no str"),
+        ({"statistics-path": 5}, "statistics-path of one of its {name} is missing or no str"),
+        ({"file-size-in-bytes": "9"}, "file-size-in-bytes of one of its {name} is missing or no int"),
+    ],
+)
+def test_statistics_without_a_file_are_refused(world: World, name: str, change: Json, said: str) -> None:
+    """No reader accepts them, and the reaper would delete nothing of the table."""
+    file = {"snapshot-id": 1, "statistics-path": "s3://tarn/x", "file-size-in-bytes": 9}
+    location = changed_file(world, lambda meta: meta.update({name: [{**file, **change}]}))
+    with pytest.raises(InvalidError, match=said.format(name=name)):
+        world.catalog.names.register(SLOT, location)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
