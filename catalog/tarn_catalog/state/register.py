@@ -20,6 +20,7 @@ from tarn.core.object_store import (
     StoreBusyError,
     Stored,
     StoreDeniedError,
+    StoreNotDurableError,
     StoreOutcomeUnknownError,
     StoreRefusedError,
 )
@@ -126,6 +127,8 @@ class Register:
                 # A store that sheds load (503) does not prove that the write was not done.
                 ambiguous, reason = True, e.message
                 continue
+            except StoreNotDurableError as e:
+                return Unknown(reason=e.message)
             except StoreOutcomeUnknownError as e:
                 ambiguous, reason = True, e.message
             except StoreDeniedError as e:
@@ -224,6 +227,9 @@ def write_once(store: ObjectStore, key: str, data: bytes, *, patience: RetryPoli
             if found.data == data:
                 return
             raise ConflictError(f"{key} exists with another content; it is written once only", key=key) from e
+        except StoreNotDurableError as e:
+            reason = e.message
+            break
         except (StoreBusyError, StoreOutcomeUnknownError) as e:
             reason = e.message
         else:

@@ -33,6 +33,7 @@ from tarn.core.object_store import (
     StoreBusyError,
     Stored,
     StoreDeniedError,
+    StoreNotDurableError,
     StoreOutcomeUnknownError,
     StoreRefusedError,
     StoreTooLargeError,
@@ -518,13 +519,13 @@ class FileStore:
         """Have the names in folders on the disk.
 
         Raises:
-            StoreOutcomeUnknownError: they are changed, and may not be after a loss of power.
+            StoreNotDurableError: they are changed, and may not be after a loss of power.
         """
         try:
             for folder in folders:
                 _sync(folder)
         except OSError as e:
-            raise StoreOutcomeUnknownError(
+            raise StoreNotDurableError(
                 f"no answer to: {what} in {self.root}: {e.strerror or e}; it may have happened"
             ) from e
 

@@ -4,6 +4,7 @@
     StoreBusyError            slow down (503, 429): wait, retry
     StoreDeniedError          the credentials lack permission
     StoreOutcomeUnknownError  a write without a response (timeout, reset, 5xx): it may have happened
+    StoreNotDurableError      one of these: it can be read, and may not survive a loss of power
     StoreUnavailableError     a read without a response
     StoreTooLargeError        an object that is too long to be read whole
 
@@ -54,6 +55,10 @@ class StoreDeniedError(ForbiddenError):
 
 class StoreOutcomeUnknownError(OutcomeUnknownError):
     """A write received no response: it may have happened, or may still happen."""
+
+
+class StoreNotDurableError(StoreOutcomeUnknownError):
+    """A write was carried out and may not survive a loss of power: reading it back proves nothing."""
 
 
 class StoreUnavailableError(UnavailableError):

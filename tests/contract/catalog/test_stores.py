@@ -15,7 +15,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.catalog import load_catalog
-from pyiceberg.exceptions import ForbiddenError, ServiceUnavailableError
+from pyiceberg.exceptions import (
+    CommitStateUnknownException,
+    ForbiddenError,
+    ServiceUnavailableError,
+)
 
 from tarn.adapters.store import FileStore, MemoryStore
 from tarn.core.errors import InvalidNameError, InvalidSettingError, TarnError, UnavailableError
@@ -25,6 +29,7 @@ from tarn.core.object_store import (
     ReapedStore,
     Stored,
     StoreDeniedError,
+    StoreNotDurableError,
     StoreOutcomeUnknownError,
     StoreRefusedError,
     StoreUnavailableError,
@@ -397,11 +402,40 @@ def test_a_folder_that_fails_behind_the_new_name_leaves_the_outcome_unknown(
     store = FileStore(tmp_path)
     etag = store.put("k", b"1")
     monkeypatch.setattr("tarn.adapters.store._sync", broken(errno.EIO))
-    with pytest.raises(StoreOutcomeUnknownError, match="may have happened"):
+    with pytest.raises(StoreNotDurableError, match="may have happened"):
         store.put("k", b"2", if_match=etag)
     assert store.get("k").data == b"2"
-    with pytest.raises(StoreOutcomeUnknownError, match="may have happened"):
+    with pytest.raises(StoreNotDurableError, match="may have happened"):
         store.delete("k")
+
+
+FOLDERS = ("pointers", "metadata")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_commit_whose_folder_fails_is_not_committed_because_it_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """The system still has the name in memory; after a loss of power it may be another."""
+    catalog = opened(f"file://{tmp_path}")
+    catalog.create_namespace("ns")
+    table = catalog.create_table("ns.t", pa.schema([("id", pa.int64())]))
+    fsync = os.fsync
+
+    def failing(handle: int) -> None:
+        path = Path(f"/proc/self/fd/{handle}").resolve()
+        if path.is_dir() and f"/{folder}" in path.as_posix():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        unknown = folder == "pointers"
+        error = CommitStateUnknownException if unknown else ServiceUnavailableError
+        with pytest.raises(error, match=os.strerror(errno.EIO)), table.transaction() as change:
+            change.set_properties(a="b")
+    found = opened(f"file://{tmp_path}").load_table("ns.t")
+    assert ("a" in found.properties) == unknown, "nobody commits over what may be there"
 
 
 @pytest.mark.parametrize(
