@@ -15,7 +15,7 @@ in the service, which keeps a program from mistakes, not from reading the store.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -25,6 +25,8 @@ import orjson
 from pyiceberg import exceptions as theirs
 from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.catalog import PropertiesUpdateSummary
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import (
@@ -35,8 +37,9 @@ from pyiceberg.table import (
     TableProperties,
 )
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.types import transform_dict_value_to_str
 from pyiceberg.view import View
@@ -184,6 +187,27 @@ def _texts(properties: Properties) -> dict[str, str]:
         ValueError: a value is None.
     """
     return transform_dict_value_to_str({str(name): value for name, value in properties.items()})
+
+
+def _added(snapshot: Snapshot, io: FileIO, base: str) -> Iterator[str]:
+    """Yield the locations of the files that a snapshot added: manifest list, manifests, data and deletes.
+
+    Args:
+        snapshot: a snapshot that is not committed yet.
+        io: reads its files.
+        base: only files whose locations start with it are read.
+    """
+    yield snapshot.manifest_list
+    if not snapshot.manifest_list.startswith(base):
+        return
+    for manifest in snapshot.manifests(io):
+        path = manifest.manifest_path
+        if manifest.added_snapshot_id != snapshot.snapshot_id or not path.startswith(base):
+            continue
+        yield path
+        for entry in manifest.fetch_manifest_entry(io):
+            if entry.status == ManifestEntryStatus.ADDED:
+                yield entry.data_file.file_path
 
 
 class EmbeddedCatalog(PyIcebergCatalog):
@@ -334,6 +358,7 @@ class EmbeddedCatalog(PyIcebergCatalog):
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
         """See `pyiceberg.catalog.Catalog.commit_table`."""
+        self._sync(table.io, updates)
         stored = self.session.commit(
             self._slot(table.name()),
             [_json(requirement) for requirement in requirements],
@@ -342,6 +367,23 @@ class EmbeddedCatalog(PyIcebergCatalog):
         return CommitTableResponse(
             metadata=TableMetadataUtil.parse_raw(stored.raw.decode()), metadata_location=stored.location
         )
+
+    def _sync(self, io: FileIO, updates: Sequence[TableUpdate]) -> None:
+        """Have the files of new snapshots on the disk before a commit names them, if the lake is a folder.
+
+        pyiceberg writes them and leaves that to the system. Files that the table had before, or that lie
+        elsewhere, are not looked at.
+
+        Raises:
+            StoreUnavailableError: they may not be there; nothing is committed.
+        """
+        store, base = self.core.core.store, f"{self.core.core.roots.base}/"
+        if not isinstance(store, FileStore):
+            return
+        for update in updates:
+            if isinstance(update, AddSnapshotUpdate):
+                found = (path for path in _added(update.snapshot, io, base) if path.startswith(base))
+                store.sync(path.removeprefix(base) for path in found)
 
     @_table_errors
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:

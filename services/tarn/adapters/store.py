@@ -407,7 +407,7 @@ class FileStore:
     """A store in a local folder, for tests and small scripts. Safe for several processes on one machine.
 
     What a write or delete has answered survives a loss of power, if the disk keeps its word: file and folder
-    are synchronized before (fsync).
+    are synchronized before (fsync). Files that others write into the folder are for `sync`.
 
     Raises:
         InvalidSettingError: there is no such folder, and can be none.
@@ -426,6 +426,8 @@ class FileStore:
                 ) from e
         self._lock = threading.Lock()
         self._tidied = False
+        self._named: set[Path] = {self.root}
+        """Folders whose own names are on the disk, of those that `sync` has seen."""
 
     def __repr__(self) -> str:
         return f"FileStore({self.root})"
@@ -529,6 +531,30 @@ class FileStore:
                 f"no answer to: {what} in {self.root}: {e.strerror or e}; it may have happened"
             ) from e
 
+    def sync(self, keys: Iterable[str]) -> None:
+        """Have files on the disk that others wrote, with their names; one that does not exist is passed over.
+
+        Raises:
+            StoreUnavailableError: they may not be.
+            StoreDeniedError: one may not be read.
+        """
+        folders: set[Path] = set()
+        with self._answering("synchronize files"):
+            for key in keys:
+                if not is_key(key):
+                    continue
+                path = self._path(key)
+                with suppress(FileNotFoundError):
+                    _sync(path)
+                for folder in path.parents:
+                    folders.add(folder)
+                    if folder in self._named:
+                        break
+            for folder in folders:
+                with suppress(FileNotFoundError):
+                    _sync(folder)
+        self._named |= folders
+
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
         if not is_key(key):
@@ -564,9 +590,9 @@ class FileStore:
                     )
 
 
-def _sync(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Have the content of a file, or the names in a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

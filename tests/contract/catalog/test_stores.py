@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog as PyIcebergCatalog
 from pyiceberg.catalog import load_catalog
@@ -30,7 +31,6 @@ from tarn.core.object_store import (
     Stored,
     StoreDeniedError,
     StoreNotDurableError,
-    StoreOutcomeUnknownError,
     StoreRefusedError,
     StoreUnavailableError,
     is_key,
@@ -360,6 +360,109 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
         store.put("k", b"2")
     assert store.get("k").data == b"1"
     assert {path.name for path in tmp_path.iterdir()} == {"k", ".lock"}
+
+
+class Synced:
+    """Records which files and folders are synchronized, and when a pointer gets its name."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.before: set[str] = set()
+        sync, replace = os.fsync, Path.replace
+
+        def synced(handle: int) -> None:
+            path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+            self.before.add(path.relative_to(root).as_posix())
+            sync(handle)
+
+        def replaced(one: Path, to: Path) -> Path:
+            if "/pointers/" in to.as_posix():
+                self.committed = frozenset(self.before)
+            return replace(one, to)
+
+        self.committed: frozenset[str] = frozenset()
+        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(Path, "replace", replaced)
+
+    def of(self, change: Callable[[], object]) -> frozenset[str]:
+        """What was on the disk before the commit of a change, of what it synchronized."""
+        self.before.clear()
+        change()
+        return self.committed
+
+
+def files_of(root: Path) -> set[str]:
+    """Files of tables, without metadata files, and all folders of the warehouse."""
+    paths = {path.relative_to(root).as_posix(): path for path in (root / "warehouse").rglob("*")}
+    return {name for name, path in paths.items() if path.is_dir() or not name.endswith(".metadata.json")}
+
+
+def test_what_a_commit_names_is_on_the_disk_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a loss of power leaves a pointer to a snapshot whose files are empty."""
+    root = tmp_path / "lake"
+    catalog = opened(root.as_uri())
+    catalog.create_namespace("ns")
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "day": ["a", "b"]})
+    synced = Synced(root, monkeypatch)
+    table = catalog.create_table("ns.t", rows.schema)
+    with table.update_spec() as spec:
+        spec.add_identity("day")
+    for change in (
+        lambda: table.append(rows),
+        lambda: table.append(rows),
+        lambda: table.delete("day = 'a' and id = 1"),
+        lambda: table.overwrite(rows),
+    ):
+        known = files_of(root)
+        done = synced.of(change)
+        new = files_of(root) - known
+        assert len(new) >= 3
+        assert new <= done, sorted(new - done)
+        assert not {name for name in known & done if (root / name).is_file()}, "only what is new"
+    with catalog.create_table_transaction("ns.staged", rows.schema) as staged:
+        known = files_of(root)
+        staged.append(rows)
+    new = files_of(root) - known
+    assert len([name for name in new if "/staged-" in name]) >= 5
+    assert new <= synced.committed, sorted(new - synced.committed)
+
+
+def test_a_file_of_a_commit_that_cannot_be_brought_to_the_disk_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = opened(tmp_path.as_uri())
+    catalog.create_namespace("ns")
+    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
+    table = catalog.create_table("ns.t", rows.schema)
+    fsync = os.fsync
+
+    def failing(handle: int) -> None:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(".parquet"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(ServiceUnavailableError, match="nothing was changed"):
+            table.append(rows)
+    assert opened(tmp_path.as_uri()).load_table("ns.t").current_snapshot() is None
+    catalog.load_table("ns.t").append(rows)
+
+
+def test_files_outside_of_the_folder_are_not_its_to_synchronize(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, outside = tmp_path / "lake", tmp_path / "outside.parquet"
+    catalog = opened(root.as_uri())
+    catalog.create_namespace("ns")
+    rows = pa.table({"id": pa.array([1, 2], pa.int64())})
+    pq.write_table(rows, outside)
+    table = catalog.create_table("ns.t", rows.schema)
+    synced = Synced(root, monkeypatch)
+    table.add_files([outside.as_uri()])
+    assert any("/snap-" in name for name in synced.committed)
+    assert catalog.load_table("ns.t").scan().to_arrow().num_rows == 2
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
