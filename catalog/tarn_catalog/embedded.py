@@ -327,12 +327,12 @@ class EmbeddedCatalog(PyIcebergCatalog):
 
     @_table_errors
     def drop_table(self, identifier: str | Identifier) -> None:
-        """See `pyiceberg.catalog.Catalog.drop_table`. The files stay until the reaper deletes them."""
+        """See `pyiceberg.catalog.Catalog.drop_table`. The files stay."""
         self.session.drop(self._slot(identifier))
 
     @_table_errors
     def purge_table(self, identifier: str | Identifier) -> None:
-        """See `pyiceberg.catalog.Catalog.purge_table`. The files are marked for the reaper (invariant I7)."""
+        """See `pyiceberg.catalog.Catalog.purge_table`. The files stay until the reaper has run (I7)."""
         self.session.purge(self._slot(identifier))
 
     @_table_errors

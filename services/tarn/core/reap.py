@@ -382,17 +382,29 @@ def folder_of(root: str, *, bucket: str, uuid: str) -> str | None:
 
 
 def same_name(location: str, bucket: str) -> str:
-    """The location as `s3://` if it is in the bucket: Hadoop's `s3a://` names the same object."""
+    """The location in one spelling if it is in the bucket: Hadoop's `s3a://` names the same object as `s3://`.
+
+    Args:
+        location: location of an object.
+        bucket: bucket of the lake, or its folder as a location (`file:///…`).
+    """
     key = _key(location, bucket)
-    return location if key is None else f"s3://{bucket}/{key}"
+    return location if key is None else f"{_spellings(bucket)[0]}/{key}"
 
 
 def _key(location: str, bucket: str) -> str | None:
-    for scheme in ("s3", "s3a", "s3n"):
-        start = f"{scheme}://{bucket}/"
-        if location.startswith(start):
-            return location[len(start) :]
+    for spelling in _spellings(bucket):
+        if location.startswith(f"{spelling}/"):
+            return location[len(spelling) + 1 :]
     return None
+
+
+def _spellings(bucket: str) -> tuple[str, ...]:
+    """The locations of the empty key, the usual one first."""
+    scheme, found, path = bucket.partition("://")
+    if found:
+        return bucket, f"{scheme}:{path}", path
+    return tuple(f"{scheme}://{bucket}" for scheme in ("s3", "s3a", "s3n"))
 
 
 @dataclass(slots=True)

@@ -165,8 +165,9 @@ class Reaper:
     Args:
         store: object store of the lake, with the reaper's own privileges.
         manifests: reader of manifests.
-        bucket: bucket of the lake.
+        bucket: bucket of the lake, or its folder as a location (`file:///…`).
         graces: grace periods.
+        measures: whether the sizes of tables are recorded, for `tarn status`.
         json_bytes_max: longest JSON of a compressed metadata file.
         mono_ms: monotonic time in milliseconds.
         wall_ms: this machine's wall-clock time, in milliseconds since the epoch.
@@ -180,6 +181,7 @@ class Reaper:
         *,
         bucket: str,
         graces: Graces | None = None,
+        measures: bool = True,
         json_bytes_max: int = JSON_BYTES_MAX,
         mono_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -189,6 +191,7 @@ class Reaper:
         self._reader = manifests
         self._bucket = bucket
         self._graces = graces or Graces()
+        self._measures = measures
         self._json_bytes_max = json_bytes_max
         self._mono_ms = mono_ms
         self._wall_ms = wall_ms
@@ -254,7 +257,8 @@ class Reaper:
         self._purge(own, {pointer.uuid for pointer in pointers if pointer.live}, lists, done)
         for gone in set(self._tables) - set(live):
             self._forget(self._tables.pop(gone).full)
-        self._measure(live, lists)
+        if self._measures:
+            self._measure(live, lists)
         return done
 
     # -- time, holds, lists

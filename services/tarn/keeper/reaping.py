@@ -1,5 +1,7 @@
 """`python -m tarn.keeper.reaping`: the service that runs the reaper, pass after pass; `--once` makes one.
 
+`--folder` makes one pass over a lake in a folder, for which no service runs.
+
 Exit codes: `tarn.core.exit_codes`.
 """
 
@@ -23,8 +25,10 @@ from tarn.adapters.bulk import S3Bulk
 from tarn.adapters.lean_process import without_pandas
 from tarn.adapters.logging import configure
 from tarn.adapters.service_settings import StoreSettings
-from tarn.core.errors import ForbiddenError, TarnError
+from tarn.adapters.store import FileStore
+from tarn.core.errors import ForbiddenError, InvalidSettingError, TarnError
 from tarn.core.exit_codes import OK, exit_code
+from tarn.core.naming import POINTERS_PREFIX
 from tarn.core.object_store import GET_BYTES_MAX, Listed, ReapedStore, Stored
 from tarn.keeper.reaper import RETIRED_MAX, Graces, Pass, Reaper
 
@@ -172,14 +176,33 @@ def made(settings: Settings) -> Reaper:
     return Reaper(Alive(store), manifest_audit, bucket=settings.bucket, graces=graces, json_bytes_max=most)
 
 
+def of_folder(folder: Path) -> Reaper:
+    """The reaper of a lake in a folder of this machine, with the usual grace periods.
+
+    It does not measure tables: that reads whole files here.
+
+    Raises:
+        InvalidSettingError: there is no lake.
+    """
+    if not (folder / POINTERS_PREFIX).is_dir():
+        raise InvalidSettingError(f"there is no lake in {folder}, or no table was made in it yet")
+    store = FileStore(folder)
+    return Reaper(store, manifest_audit, bucket=f"file://{store.root}", measures=False)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the service and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tarn.keeper.reaping", description=__doc__, allow_abbrev=False
     )
     parser.add_argument("--once", action="store_true", help="make one pass, print what it did, and end")
+    parser.add_argument("--folder", type=Path, help="make one pass over the lake in this folder instead")
     options = parser.parse_args(argv)
     try:
+        if options.folder is not None:
+            configure(service="reaper")
+            print(_text(of_folder(options.folder).run_once()))  # noqa: T201
+            return OK
         settings = Settings.read()
         configure(settings.log_level, service="reaper")
         reaper = made(settings)
