@@ -22,6 +22,8 @@ from tarn.core.outcome import AlreadyCommitted, Rejected
 
 SUMMARY_PREFIX = "tarn.offsets."
 TAG_PREFIX = "tarn-offsets-"
+RESTATED_PREFIX = "tarn.restated."
+"""Of a map that a commit of another stream repeats: the sequence number from which on it holds."""
 FORMAT = 1
 FORMAT_OF_LISTS = 2
 """Format of a map of more than `PAIRS_MAX` partitions; earlier versions of Tarn read the first one alone."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from tarn.core.errors import CorruptStateError, InvalidSpecError
 from tarn.core.history import Retention, retention_of, snapshots_to_expire
+from tarn.core.offsets import RESTATED_PREFIX, SUMMARY_PREFIX
 
 MAIN = "main"
 COMMIT_ID_KEY = "tarn.commit-id"
@@ -166,23 +167,27 @@ class TableState:
         return None
 
     def newest_summary(self, key: str, *, tag: str) -> Mapping[str, str] | None:
-        """The summary with the newest value, as `newest` looks for it; None if none is known.
+        """The summary with the newest value, as `newest` looks for it; None if none is known."""
+        found = self.newest_stating(key, tag=tag)
+        return None if found is None else found["summary"]
 
-        A tag that is newer than the known ancestors is of commits that were rolled back. Beside a history
-        that is not cut, it may also be of a table that was replaced.
+    def newest_stating(self, key: str, *, tag: str) -> Json | None:
+        """The snapshot with the newest value, as `newest` looks for it; None if none is known.
+
+        A tag whose value is newer than the known ancestors is of commits that were rolled back. Beside a
+        history that is not cut, it may also be of a table that was replaced.
         """
         oldest: Json | None = None
         for snapshot in self.ancestors():
-            summary: Mapping[str, str] = snapshot.get("summary") or {}
-            if key in summary:
-                return summary
+            if key in (snapshot.get("summary") or {}):
+                return snapshot
             oldest = snapshot
         tagged = self.refs.get(tag)
         if oldest is None or oldest.get("parent-snapshot-id") is None or tagged is None:
             return None
         last = self.snapshot(int(tagged["snapshot-id"]))
-        found: Mapping[str, str] = last.get("summary") or {}
-        return found if key in found and sequence(last) < sequence(oldest) else None
+        known = key in (last.get("summary") or {}) and stated_at(last, key) < sequence(oldest)
+        return last if known else None
 
     def replaced_after(self, key: str, *, tag: str) -> int | None:
         """Id of the first snapshot, if with it another client replaced the table after the key was stated.
@@ -211,7 +216,7 @@ class TableState:
         began = self.properties.get(marker_property(key), "")
         later = began.isdecimal() and int(began) < int(first["timestamp-ms"])
         if not later and tag in self.refs:
-            later = sequence(self.snapshot(int(self.refs[tag]["snapshot-id"]))) < sequence(first)
+            later = stated_at(self.snapshot(int(self.refs[tag]["snapshot-id"])), key) < sequence(first)
         return int(first["snapshot-id"]) if later else None
 
     def at(self, snapshot_id: int) -> TableState:
@@ -262,6 +267,21 @@ def marker_property(key: str) -> str:
 def sequence(snapshot: Json) -> int:
     """The sequence number of a snapshot; 0 if it has none."""
     return int(snapshot.get("sequence-number") or 0)
+
+
+def restated_property(key: str) -> str:
+    """Summary property of a snapshot that repeats what an earlier one says by this key, an offset map."""
+    return RESTATED_PREFIX + key.removeprefix(SUMMARY_PREFIX)
+
+
+def stated_at(snapshot: Json, key: str) -> int:
+    """Sequence number from which on the value of a summary property holds: the snapshot's own, or an earlier.
+
+    It is an earlier one if the snapshot repeats the value, and the property has had no other since then.
+    """
+    own = sequence(snapshot)
+    text = str((snapshot.get("summary") or {}).get(restated_property(key), ""))
+    return min(own, int(text)) if text.isdecimal() and len(text) <= TOTAL_DIGITS_MAX else own
 
 
 def _in_the_store() -> None:

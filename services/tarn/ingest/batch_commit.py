@@ -31,8 +31,19 @@ from tarn.core.outcome import AlreadyCommitted, Rejected
 from tarn.core.retired import PREFIX as RETIRED_PREFIX
 from tarn.core.retired import Retired
 from tarn.core.table_files import EncodedFile, TableWriter
-from tarn.core.table_state import Append, Json, TableState, WrittenFile, marker_property, sequence
+from tarn.core.table_state import (
+    Append,
+    Json,
+    TableState,
+    WrittenFile,
+    marker_property,
+    sequence,
+    stated_at,
+)
 from tarn.core.watermark import EventTimeRule, Watermark
+
+STATED = (SUMMARY_PREFIX, dead_letter.PENDING_PREFIX, watermark.PREFIX, completion.PREFIX, RETIRED_PREFIX)
+"""What each commit of a stream states: properties of the snapshot summary, each followed by its name."""
 
 
 def offsets_in(state: TableState, stream: str) -> OffsetMap | None:
@@ -93,7 +104,7 @@ def former_head(state: TableState) -> int | None:
         for stream in streams_named(state)
         if TAG_PREFIX + stream in state.refs and replaced_by(state, stream) is not None
     }
-    oldest = max(map(sequence, last.values()), default=None)
+    oldest = max((stated_at(one, SUMMARY_PREFIX + s) for s, one in last.items()), default=None)
     if oldest is None:
         return None
     apart = {snapshot["snapshot-id"] for snapshot in state.ancestors()}
@@ -126,7 +137,7 @@ def left_off(state: TableState, stream: str) -> bool:
     return (
         newest is not None
         and newest["snapshot-id"] == tagged["snapshot-id"]
-        and sequence(newest) < sequence(state.snapshot(first))
+        and stated_at(newest, key) < sequence(state.snapshot(first))
     )
 
 
@@ -417,16 +428,7 @@ def stream_append(
         since=marker_property(SUMMARY_PREFIX + stream),
         removed=removed,
         properties=shown,
-        restated=frozenset(
-            key + stream
-            for key in (
-                SUMMARY_PREFIX,
-                dead_letter.PENDING_PREFIX,
-                watermark.PREFIX,
-                completion.PREFIX,
-                RETIRED_PREFIX,
-            )
-        ),
+        restated=frozenset(key + stream for key in STATED),
     )
 
 
@@ -457,7 +459,7 @@ def with_absent(state: TableState, append: Append, stream: str) -> Append:
             continue
         last = state.snapshot(int(tagged["snapshot-id"]))
         known = _read((last.get("summary") or {}).get(key, ""))
-        before = first is None or sequence(last) < sequence(first)
+        before = first is None or stated_at(last, key) < sequence(first)
         if before and known != "unknown" and replaced_by(state, other) is None:
             absent[other] = OffsetMap(source=known.source).to_json()
     if not absent:

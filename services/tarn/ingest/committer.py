@@ -31,6 +31,7 @@ from tarn.core.table_files import FilesNotLiveError, SnapshotFiles, TableWriter,
 from tarn.core.table_state import Append, CommitRequest, Json, TableState, build_commit
 from tarn.ingest.changes import Change, CommitResult, Done, NeedsReplan
 from tarn.ingest.group import Draft, Member, draft_on, settle_committed
+from tarn.ingest.silent_streams import with_silent
 
 __all__ = ["Change", "CommitResult", "Committer", "Done", "NeedsReplan", "Ports", "backoff_s"]
 
@@ -289,13 +290,14 @@ class Committer:
             assert attempt.append is not None
             assert attempt.files is not None
             attempt.listed = written = attempt.files.write_manifest_list(state)
+            now_ms = self._ports.now_ms()
             request = build_commit(
                 state,
-                attempt.append,
+                with_silent(state, attempt.append, now_ms=now_ms, retention=self._retention),
                 snapshot_id=attempt.snapshot_id,
                 manifest_list=written.path,
                 added_rows=written.added_rows,
-                now_ms=self._ports.now_ms(),
+                now_ms=now_ms,
                 retention=self._retention,
             )
             attempt.request = replace(request, overtaken=overtaken, turn=turn)

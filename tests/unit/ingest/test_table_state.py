@@ -89,6 +89,27 @@ def test_a_tag_that_is_newer_than_the_known_ancestors_does_not_speak():
         state.newest(KEY, tag=TAG)
 
 
+@pytest.mark.parametrize(
+    ("since", "says"),
+    [("2", "kept"), ("4", "kept"), ("5", None), ("9", None), ("", None), ("-1", None), ("9" * 5_000, None)],
+)
+def test_a_tag_whose_snapshot_repeats_a_value_speaks_from_when_it_was_stated(since: str, says: str | None):
+    """Another stream's commit repeated it, and the branch was rolled back to before that."""
+    repeats = snapshot(9, 8, **{KEY: "kept", "tarn.restated.s": since})
+    state = table(snapshot(5, 4), repeats, head=5, refs=tag(9))
+    if says is None:
+        with pytest.raises(CorruptStateError, match="tag 'tarn-offsets-s' is gone or newer"):
+            state.newest(KEY, tag=TAG)
+    else:
+        assert state.newest(KEY, tag=TAG) == says
+
+
+def test_a_table_was_replaced_after_a_value_was_stated_although_another_history_repeats_it_since():
+    repeats = snapshot(9, 8, **{KEY: "a", "tarn.restated.s": "2"})
+    state = table(repeats, snapshot(5, None, **FULL), head=5, refs=tag(9))
+    assert state.replaced_after(KEY, tag=TAG) == 5
+
+
 def test_a_tag_beside_a_history_that_is_not_cut_does_not_speak():
     """The table was replaced by another client, or rolled back behind the first commit."""
     for old, new in ((1, 5), (5, 1)):

@@ -302,6 +302,51 @@ def test_foreign_commits_rewrites_and_expired_history_break_no_chain():
     assert [f for f in judge_offsets(table) if f.damage] == []
 
 
+def repeating(table: Table, number: int, other: str) -> Table:
+    """The table whose snapshot `number` repeats the map of a stream `other`, which is silent."""
+    snapshots = [dict(one) for one in table.metadata["snapshots"]]
+    more = {"tarn.offsets.other": other, "tarn.restated.other": "1"}
+    snapshots[number - 1]["summary"] = {**snapshots[number - 1]["summary"], **more}
+    return replace(table, metadata={**table.metadata, "snapshots": snapshots})
+
+
+def test_a_map_that_is_repeated_is_of_no_row_and_excuses_none():
+    other = json.dumps({**SOURCE, "topic": "others", "topic-id": "o", "next": {"0": 500}})
+    assert told(repeating(whole(), 2, other)) == []
+    assert {one.stream: dict(one.map.next) for one in stands(repeating(whole(), 2, other))} == {
+        "s": {0: 15},
+        "other": {0: 500},
+    }
+    beyond = with_files(whole(), 2, data(2, first=90))
+    assert kinds(repeating(beyond, 2, other)) == kinds(beyond) == [Kind.OFFSETS_DOUBLED]
+    hole = with_files(whole(), 2, data(2, rows=3))
+    (finding,) = told(repeating(hole, 2, other))
+    assert finding.what == "stream s: 2 covered offsets have neither row nor dead letter"
+
+
+def test_a_map_that_is_repeated_with_other_offsets_is_broken():
+    first, then = (json.dumps({**SOURCE, "topic-id": "o", "next": {"0": n}}) for n in (5, 6))
+    table = repeating(repeating(whole(), 2, first), 3, then)
+    (finding,) = told(table)
+    assert finding.kind is Kind.OFFSETS_BROKEN
+    assert finding.what == (
+        "stream other, snapshot 3: it repeats the map, which is {0: 6} and was {0: 5} before"
+    )
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_two_tagged_snapshots_with_maps_of_a_stream_the_newer_one_counts(turned: bool):
+    """The history is cut behind both."""
+    table = whole(4)
+    refs = {f"tarn-offsets-{name}": {"snapshot-id": n, "type": "tag"} for name, n in (("other", 1), ("s", 3))}
+    snapshots = [dict(one) for one in table.metadata["snapshots"]]
+    snapshots[3] = {**snapshots[3], "parent-snapshot-id": 99, "summary": {"operation": "append"}}
+    order = dict(reversed(refs.items())) if turned else refs
+    named = {"main": table.metadata["refs"]["main"], **order}
+    (stand,) = stands(replace(table, metadata={**table.metadata, "snapshots": snapshots, "refs": named}))
+    assert dict(stand.map.next) == {0: 15}
+
+
 def letters(table: Table, *names: str, sequence: int = 2) -> Table:
     files = [[f"s3://tarn/warehouse/ops/dead-u2/data/{name}", 1, 9, sequence] for name in names]
     return with_map(table, 2, offsets(p0=10), **{"tarn.dead-letters.s": json.dumps(files)})

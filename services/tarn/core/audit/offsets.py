@@ -19,6 +19,7 @@ from tarn.core.dead_letter import (
 )
 from tarn.core.errors import CorruptStateError
 from tarn.core.offsets import SUMMARY_PREFIX, TAG_PREFIX, OffsetMap
+from tarn.core.table_state import restated_property, sequence
 
 KEEP = "stop the ingestor, keep the table as it is, and report it: a defect or a change by hand"
 
@@ -41,8 +42,9 @@ def stands(table: Table) -> list[Stand]:
         for name, ref in table.refs.items()
         if name.startswith(TAG_PREFIX) and ref.get("snapshot-id") in by_id
     ]
-    # If history was thinned before a stream's map, the tag that moves with its commits has it.
-    for snapshot in [*tagged, *table.chain()]:
+    # If history was thinned before a stream's map, the tag that moves with its commits has it. A tagged
+    # snapshot may have maps of other streams too, which were newer since.
+    for snapshot in [*sorted(tagged, key=sequence), *table.chain()]:
         for stream, text in _maps(snapshot):
             try:
                 newest[stream] = OffsetMap.from_json(text)
@@ -55,7 +57,7 @@ def judge_offsets(table: Table) -> Iterator[Finding]:
     """Check that each snapshot's rows start where the previous offset map ended and end before its own.
 
     A snapshot may hold commits of several streams. Its files do not say of which one they are, so each must
-    fit one of them, and rows are counted together.
+    fit one of them, and rows are counted together. None is of a stream whose map it only repeats.
     """
     chain = table.chain()
     added = _added(table)
@@ -73,11 +75,15 @@ def judge_offsets(table: Table) -> Iterator[Finding]:
                 sound = False
                 continue
             found = before.get(stream)
+            repeated = restated_property(SUMMARY_PREFIX + stream) in snapshot["summary"]
             wrong = None if found is None else _step(found, after)
+            if wrong is None and repeated and found is not None and found != after:
+                wrong = f"it repeats the map, which is {dict(after.next)} and was {dict(found.next)} before"
             if wrong is not None:
                 yield _finding(Kind.OFFSETS_BROKEN, table, stream, snapshot, wrong)
                 sound = False
-            moves[stream] = _Move(before=found, after=after, letters=letters)
+            if not repeated:
+                moves[stream] = _Move(before=found, after=after, letters=letters)
             before[stream] = after
         if not sound or not moves:
             continue
