@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import structlog
 from pyroaring import BitMap64
@@ -27,12 +27,12 @@ LEFT_MAX = 10_000
 
 
 class Retirement:
-    """The old files of one stream.
+    """The old files of one stream, and of those of its ingestor whose topics are gone.
 
     Args:
         name: name of the ingestor, for the log.
         stream: name of its stream.
-        topic: topic of the stream; files with rows of another origin stay.
+        topic: topic of the stream; files with rows of several topics stay, and those with rows of others.
         column: column of event time.
         age_s: age of the rows that are dropped, in seconds.
         origins: reads which messages the rows of a file are.
@@ -45,7 +45,8 @@ class Retirement:
         self, name: str, *, stream: str, topic: str, column: str, age_s: int, origins: OriginReader
     ) -> None:
         self._name = name
-        self._stream = stream
+        self._own = {topic: stream}
+        self._streams: Mapping[str, str] = self._own
         self._topic = topic
         self._column = column
         self._age_us = age_s * 1_000_000
@@ -63,16 +64,18 @@ class Retirement:
         *,
         now_ms: int,
         new_id: Callable[[], str],
+        gone: Mapping[str, str] | None = None,
         beat: Callable[[], None] = lambda: None,
         urgent: Callable[[], bool] = lambda: False,
     ) -> RetireCommit | None:
-        """The commit that drops the next files; None if there are none.
+        """The commit that drops the next files, all of one stream; None if there are none.
 
         Args:
             state: version of the table.
             files: files of the table.
             now_ms: wall-clock time in milliseconds since the epoch.
             new_id: generates a unique commit id.
+            gone: topic to stream of those that are not read any more, whose old files are dropped too.
             beat: called before each file is read, which may take seconds.
             urgent: whether something else is due; then no file is read but the first.
 
@@ -86,25 +89,36 @@ class Retirement:
             self._reason, self.more = reason, False
             return None
         self._reason = None
+        streams = {**(gone or {}), **self._own}
+        if streams != self._streams:
+            self._streams, self._left, self._after = streams, set(), None
         before_us = now_ms * 1_000 - self._age_us
         removed: list[WrittenFile] = []
         dropped: dict[int, BitMap64] = {}
+        of: str | None = None
+        others = False
         for file in self._unseen(files.old_files(state, self._column, before_us), urgent):
             beat()
-            found = self._offsets(file)
-            if found is None:
+            topic, found = self._offsets(file)
+            if topic is None:
                 self._leave(file)
+                continue
+            of = topic if of is None else of
+            if topic != of:
+                others = True
                 continue
             removed.append(file)
             for partition, offsets in found.items():
                 dropped[partition] = dropped.get(partition, BitMap64()) | offsets
-        if not removed:
+        if of is None:
             return None
+        # Those of another stream are the next commit's.
+        self.more = self.more or others
         runs = {partition: few(ranges(offsets)) for partition, offsets in dropped.items()}
         return RetireCommit(
             commit_id=new_id(),
             table_uuid=state.uuid,
-            stream=self._stream,
+            stream=streams[of],
             removed=tuple(removed),
             dropped={partition: one for partition, (one, _) in runs.items()},
             joined=sum(joined for _, joined in runs.values()),
@@ -141,20 +155,22 @@ class Retirement:
         else:
             self._after = file.path
 
-    def _offsets(self, file: WrittenFile) -> dict[int, BitMap64] | None:
-        """Partition to the offsets of a file's rows; None if the file stays."""
+    def _offsets(self, file: WrittenFile) -> tuple[str | None, dict[int, BitMap64]]:
+        """The topic of a file's rows, None if the file stays; and partition to their offsets."""
         try:
             found = self._origins.rows(FileEntry(file.path, file.bytes, file.records), BitMap64())
         except (CorruptStateError, InvalidError) as e:
             self._stays(type(e).__name__, e.message)
-            return None
+            return None, {}
         if found is None:
             self._stays("missing", f"{file.path} is not in the store")
-            return None
-        if found.untraced or any(topic != self._topic for topic, _ in found.rows):
+            return None, {}
+        topics = {topic for topic, _ in found.rows} or {self._topic}
+        if found.untraced or len(topics) > 1 or not topics <= self._streams.keys():
             self._stays("origin", f"{file.path} has rows of other origin than topic {self._topic}")
-            return None
-        return {partition: tally.at_least(1) for (_, partition), tally in found.rows.items()}
+            return None, {}
+        offsets = {partition: tally.at_least(1) for (_, partition), tally in found.rows.items()}
+        return topics.pop(), offsets
 
     def _stays(self, kind: str, reason: str) -> None:
         """Log why a file stays, for the first one of each kind: there may be thousands."""

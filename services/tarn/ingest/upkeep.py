@@ -6,16 +6,18 @@ One reader of a stream does it for all, by what the table says of the whole stre
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
 from tarn.core.completion import Announced
+from tarn.core.errors import CorruptStateError, TarnError
 from tarn.core.spec import IngestorSpec
 from tarn.core.table_files import TableFiles, TableWriter
 from tarn.core.table_state import TableState, WrittenFile
 from tarn.core.watermark import as_text, require_event_time
 from tarn.ingest.announcer import Announcer
-from tarn.ingest.batch_commit import CommittedBatch
+from tarn.ingest.batch_commit import CommittedBatch, offsets_in, streams_named
 from tarn.ingest.changes import NeedsReplan, TableCommits
 from tarn.ingest.context import IngestContext
 from tarn.ingest.event_time import event_time_rule
@@ -66,6 +68,8 @@ class Upkeep:
         self._announcer = self._new_announcer()
         self._retirement = self._new_retirement()
         self._retired_s: float | None = None
+        self._gone: dict[str, str] = {}  # topic to stream of those that Kafka has no more
+        self._unreadable: set[str] = set()  # streams whose old rows cannot be dropped
 
     def require_columns(self, state: TableState) -> None:
         """Require the columns of event time that the spec names.
@@ -157,16 +161,31 @@ class Upkeep:
             context.registry.update(self._name, beat_s=context.clock())
 
         change = self._retirement.change(
-            state, files, now_ms=now_ms, new_id=context.new_id, beat=beat, urgent=urgent
+            state,
+            files,
+            now_ms=now_ms,
+            new_id=context.new_id,
+            gone=self._look_for_gone(state),
+            beat=beat,
+            urgent=urgent,
         )
         if self._retirement.more:
             self._look_soon()
         if change is None:
             return CommittedBatch(state=state, after={})
-        result = self._commits.commit(change, writer)
+        own = change.stream == self._spec.stream
+        try:
+            result = self._commits.commit(change, writer)
+        except CorruptStateError as e:
+            if own:
+                raise
+            # It is that stream's state that cannot be read; this one goes on.
+            self._leave(change.stream, e)
+            self._look_soon()
+            return CommittedBatch(state=state, after={})
         if isinstance(result, NeedsReplan):
             log.info("old files changed meanwhile; planning again", ingestor=self._name, reason=result.reason)
-            return result
+            return result if own else CommittedBatch(state=state, after={})
         self._reporter.tell(State.RUNNING)
         on_removed(change.removed)
         self._look_soon()
@@ -176,11 +195,52 @@ class Upkeep:
             "old rows dropped",
             ingestor=self._name,
             table=self._table,
+            stream=change.stream,
             files=len(change.removed),
             rows=rows,
             ms=round(took_s * 1_000, 1),
         )
         return CommittedBatch(state=result.state, after={})
+
+    def _look_for_gone(self, state: TableState) -> dict[str, str]:
+        """Topic to stream of the ingestor's topics that Kafka has no more, if this reader drops their rows.
+
+        One reader of the ingestor does so. If one in another process does too, only one of both commits.
+        """
+        topic, stream = self._spec.topic, self._spec.stream
+        prefix = stream.removesuffix(topic)
+        if not prefix.endswith("."):
+            return {}
+        named = {one for one in streams_named(state) if one.startswith(prefix)}
+        statuses = self._context.registry.ingestors().values()
+        running = {s.stream for s in statuses if s.table == self._table and s.state is State.RUNNING}
+        silent = named - running - self._unreadable - {stream}
+        if not silent or min({stream} | (running & named)) != stream:
+            return {}
+        # While Kafka does not say it, what it said last counts.
+        with suppress(TarnError):
+            there = frozenset(self._context.sources.list_topics())
+            found = {one.removeprefix(prefix): one for one in silent}
+            self._gone = {t: one for t, one in found.items() if t not in there and self._is_of(state, one, t)}
+        return {t: one for t, one in self._gone.items() if one in silent}
+
+    def _is_of(self, state: TableState, stream: str, topic: str) -> bool:
+        """Whether this version of the table has offsets of the stream, and they are of the topic."""
+        try:
+            found = offsets_in(state, stream)
+        except CorruptStateError as e:
+            self._leave(stream, e)
+            return False
+        return found is not None and found.source.topic == topic
+
+    def _leave(self, stream: str, error: CorruptStateError) -> None:
+        self._unreadable.add(stream)
+        log.warning(
+            "old rows of a topic that is gone are left",
+            ingestor=self._name,
+            stream=stream,
+            reason=error.message,
+        )
 
     def _look_soon(self) -> None:
         """There may be more: the next look is soon, and a batch that waits goes first."""
