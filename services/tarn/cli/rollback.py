@@ -379,7 +379,7 @@ def _keeping(ports: RollbackPorts, state: TableState, target: int, streams: list
             mark = _later(_known_mark(now, stream), _known_mark(then, stream))
             if mark is not None:
                 summary[watermark.PREFIX + stream] = mark.to_json()
-            opened = _all_open(now, then, stream)
+            opened = _all_open(now, then, stream, mark)
             dropped = retired_text(then, stream)
             if dropped is not None:
                 summary[RETIRED_PREFIX + stream] = dropped
@@ -443,14 +443,24 @@ def _newer(present: KeyEntry | None, then: KeyEntry | None) -> KeyEntry | None:
     return max(present, then, key=lambda entry: entry.at_ms)
 
 
-def _all_open(state: TableState, then: TableState, stream: str) -> OpenPartitions | None:
-    """The partitions that either version has open: what is announced once more harms nobody."""
+def _all_open(
+    state: TableState, then: TableState, stream: str, mark: Watermark | None
+) -> OpenPartitions | None:
+    """The partitions that either version has open: what is announced once more harms nobody.
+
+    The table may have been partitioned otherwise in between.
+    """
     try:
         present, former = open_in(state, stream), open_in(then, stream)
     except CorruptStateError:
         return None
-    if present is None or former is None or present.field != former.field:
+    field = None if mark is None else completion.time_field(state, mark.column)
+    if present is None or former is None:
         return present or former
+    if field is not None:
+        present, former = (completion.followed(one, state, field) for one in (present, former))
+    if present.field != former.field:
+        return present
     return present.union(former)
 
 

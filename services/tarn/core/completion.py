@@ -14,8 +14,9 @@ needs no number: no version before had it announced.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -36,6 +37,8 @@ LATE_MAX = 200
 """Runs of partitions with late rows; beyond it the earliest ones count as one, which repeats events."""
 UNITS_FINEST_FIRST = ("hour", "day", "month", "year")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEARS_US = (-62_135_596_800_000_000, 253_402_300_800_000_000)
+"""Start of the year 1 and end of the year 9999, in microseconds since the epoch."""
 _SHAPES = {"hour": "-%m-%d-%H", "day": "-%m-%d", "month": "-%m", "year": ""}
 
 
@@ -46,12 +49,14 @@ class TimeField:
     Attributes:
         name: name of the partition field.
         unit: its transform: `hour`, `day`, `month` or `year`.
+        source_id: id of the column.
         index: its place in the partition values of a file.
         spec_id: id of the partition spec.
     """
 
     name: str
     unit: str
+    source_id: int
     index: int
     spec_id: int
 
@@ -88,7 +93,11 @@ def time_field(state: TableState, column: str) -> TimeField | None:
     spec = current_part(state.metadata, "partition-specs", "default-spec-id", "spec-id")
     found = {
         str(f["transform"]): TimeField(
-            name=str(f["name"]), unit=str(f["transform"]), index=index, spec_id=int(spec["spec-id"])
+            name=str(f["name"]),
+            unit=str(f["transform"]),
+            source_id=int(f["source-id"]),
+            index=index,
+            spec_id=int(spec["spec-id"]),
         )
         for index, f in enumerate(spec["fields"])
         if f["source-id"] == fields.get(column, -1)
@@ -102,15 +111,21 @@ class Announced:
 
     Attributes:
         at: snapshot of a version on which all of them were due; None if there are none.
+        unit: unit of the partitions; empty if there are none.
         numbers: partition to the highest sequence number of the version on which its event was sent.
     """
 
     at: int | None = None
-    numbers: Mapping[int, int] = field(default_factory=dict)
+    unit: str = ""
+    numbers: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
-    def holding(self, state: TableState) -> Mapping[int, int]:
-        """The partitions whose events hold for this version of the table: all, or none after a rollback."""
-        return self.numbers if self.at is not None and self.numbers and state.is_ancestor(self.at) else {}
+    def holding(self, state: TableState, unit: str) -> Mapping[int, int]:
+        """The partitions whose events hold for this version of the table, whose partitions have this unit.
+
+        All, or none after a rollback or if the unit is another one.
+        """
+        holds = self.at is not None and self.numbers and self.unit == unit and state.is_ancestor(self.at)
+        return self.numbers if holds else {}
 
 
 LateRun = tuple[int, int, int]
@@ -122,12 +137,14 @@ class OpenPartitions:
     """Partitions with rows of a stream that are not announced.
 
     Attributes:
-        field: name of the partition field; a list of another field does not count.
+        field: name of the partition field.
+        unit: its unit; empty in a list that a former version stated, so it is not compared.
         runs: half-open runs of consecutive partitions, in order.
         late: those of them that got rows after they were complete, in order.
     """
 
     field: str
+    unit: str = dataclasses.field(default="", compare=False)
     runs: tuple[tuple[int, int], ...] = ()
     late: tuple[LateRun, ...] = ()
 
@@ -163,14 +180,27 @@ class OpenPartitions:
             late = [(*part, at) for *run, at in late for part in _without((run[0], run[1]), number)]
         below = [n for n in single if complete_below is not None and n < complete_below]
         late += [(n, n + 1, sequence) for n in below]
-        return OpenPartitions(
-            field=self.field, runs=joined([*runs, *((n, n + 1) for n in single)]), late=_joined_late(late)
-        )
+        return replace(self, runs=joined([*runs, *((n, n + 1) for n in single)]), late=_joined_late(late))
+
+    def by(self, field: TimeField, unit: str) -> OpenPartitions:
+        """The list by another field of the same column: what shares time with an open partition is open.
+
+        Partitions outside the years 1 to 9999, which no event can name, are left out if the unit changes.
+
+        Args:
+            field: the other field.
+            unit: unit of this list.
+        """
+        if unit == field.unit:
+            return replace(self, field=field.name, unit=unit)
+        runs = [found for run in self.runs for found in _converted(run, unit, field)]
+        late = [(*found, at) for *run, at in self.late for found in _converted((run[0], run[1]), unit, field)]
+        return OpenPartitions(field=field.name, unit=field.unit, runs=joined(runs), late=_joined_late(late))
 
     def union(self, other: OpenPartitions) -> OpenPartitions:
         """What either of two lists of the same field has open."""
-        return OpenPartitions(
-            field=self.field,
+        return replace(
+            self,
             runs=joined([*self.runs, *other.runs]),
             late=_joined_late([*self.late, *other.late]),
         )
@@ -178,6 +208,8 @@ class OpenPartitions:
     def to_json(self) -> str:
         """Compact JSON, as stored in a snapshot summary."""
         value: Json = {"v": FORMAT, "field": self.field, "runs": [list(run) for run in self.runs]}
+        if self.unit:
+            value["unit"] = self.unit
         if self.late:
             value["late"] = [list(run) for run in self.late]
         return orjson.dumps(value).decode()
@@ -193,13 +225,43 @@ class OpenPartitions:
             value = versioned_json.read(text, FORMAT)
             runs = tuple((int(start), int(end)) for start, end in value["runs"])
             late = tuple((int(start), int(end), int(at)) for start, end, at in value.get("late", ()))
-            return OpenPartitions(field=str(value["field"]), runs=runs, late=late)
+            unit = str(value.get("unit", ""))
+            if unit and unit not in UNITS_FINEST_FIRST:
+                raise ValueError(f"unit {unit}")
+            return OpenPartitions(field=str(value["field"]), unit=unit, runs=runs, late=late)
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise CorruptStateError(
                 f"the open partitions in the snapshot summary cannot be read ({e!r}): {text[:200]!r}; roll "
                 "the table back to a snapshot with a whole one, or remove completeTopic from the spec",
                 value=text[:200],
             ) from e
+
+
+def followed(opened: OpenPartitions | None, state: TableState, field: TimeField) -> OpenPartitions:
+    """The list by the present field of the table, which somebody may have partitioned otherwise since.
+
+    A partition is open if it shares time with one that was, so an event too many may be sent. Nothing is open
+    if there is no list, or it is by another column.
+    """
+    unit = None if opened is None else _unit(opened, state, field)
+    if opened is None or unit is None:
+        return OpenPartitions(field=field.name, unit=field.unit)
+    return opened.by(field, unit)
+
+
+def _unit(opened: OpenPartitions, state: TableState, field: TimeField) -> str | None:
+    """The unit of a list; None if it is by another column than the field.
+
+    A former version stated none: then it is that of a partition field of the list's name.
+    """
+    if opened.field == field.name:
+        return opened.unit or field.unit
+    specs = state.metadata.get("partition-specs") or ()
+    named = [f for spec in specs for f in spec["fields"] if f["name"] == opened.field]
+    own = [f for f in named if f["source-id"] == field.source_id and f["transform"] in UNITS_FINEST_FIRST]
+    if named and not own:
+        return None
+    return opened.unit or (str(own[-1]["transform"]) if own else None)
 
 
 def touched(files: Iterable[WrittenFile], field: TimeField) -> frozenset[int]:
@@ -256,6 +318,20 @@ def _start_us(unit: str, number: int) -> int:
     except ValueError as e:
         raise OverflowError(f"{unit} {number} is outside the years 1 to 9999") from e
     return (start - _EPOCH) // timedelta(microseconds=1)
+
+
+def _converted(run: tuple[int, int], unit: str, field: TimeField) -> list[tuple[int, int]]:
+    """The run of the field's partitions that share time with a run of another unit; none beyond the years."""
+    start_us, end_us = (_within_years_us(unit, number) for number in run)
+    return [(field.number(start_us), field.number(end_us - 1) + 1)] if start_us < end_us else []
+
+
+def _within_years_us(unit: str, number: int) -> int:
+    """The start of a partition, at the nearest end of the years 1 to 9999 if it is outside."""
+    try:
+        return min(max(_start_us(unit, number), _YEARS_US[0]), _YEARS_US[1])
+    except OverflowError:
+        return _YEARS_US[number > 0]
 
 
 def _without(run: tuple[int, int], number: int) -> list[tuple[int, int]]:

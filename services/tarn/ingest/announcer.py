@@ -63,7 +63,6 @@ class Announcer:
         self._registry = registry
         self._absent = AbsentStreams(topics, table=table, rule=rule)
         self._sent = Announced()
-        self._field: str | None = None
         self._made = False
         self._not_before_s = 0.0
 
@@ -81,9 +80,10 @@ class Announcer:
             now_ms: wall-clock time in milliseconds since the epoch.
         """
         field, opened = completion.time_field(state, self._rule.column), open_in(state, self._stream)
-        if field is None or opened is None or opened.field != field.name:
+        if field is None or opened is None:
             self._sent = Announced()
             return
+        opened = completion.followed(opened, state, field)
         self._follow(state, opened)
         through_us = self.through(state, now_s=now_s, now_ms=now_ms)
         if through_us is None or now_s < self._not_before_s:
@@ -123,7 +123,8 @@ class Announcer:
                 reason=e.message,
             )
             return
-        self._sent = Announced(at=state.head_id, numbers={**sent, **dict.fromkeys(due, state.last_sequence)})
+        numbers = {**sent, **dict.fromkeys(due, state.last_sequence)}
+        self._sent = Announced(at=state.head_id, unit=field.unit, numbers=numbers)
         self._registry.add(self._reader, events=len(due))
         log.info(
             "partitions announced",
@@ -135,12 +136,9 @@ class Announcer:
         )
 
     def _follow(self, state: TableState, opened: OpenPartitions) -> None:
-        """Forget what the table has recorded, and all after a rollback: then it is sent once more."""
-        still = {n: at for n, at in self._sent.holding(state).items() if n in opened}
-        if opened.field != self._field:
-            still = {}
-        self._field = opened.field
-        self._sent = Announced(at=state.head_id if still else None, numbers=still)
+        """Forget what the table has recorded; all after a rollback, or if its partitions changed."""
+        still = {n: at for n, at in self._sent.holding(state, opened.unit).items() if n in opened}
+        self._sent = Announced(at=state.head_id, unit=opened.unit, numbers=still) if still else Announced()
 
     def through(self, state: TableState, *, now_s: float, now_ms: int) -> int | None:
         """The time up to which the table is complete: the earliest of its streams' that have not stopped.

@@ -330,7 +330,9 @@ def opened_by(
     column: str,
     announced: Announced,
 ) -> OpenPartitions | None:
-    """The stream's open partitions after a commit on this version; None if there are none by time.
+    """The stream's open partitions after a commit on this version; None if it never had any by time.
+
+    While the table is not partitioned by time, the list stays as it is.
 
     Args:
         state: version of the table that the commit builds on.
@@ -339,17 +341,14 @@ def opened_by(
         column: column of the event time.
         announced: partitions whose event was sent.
     """
-    found = completion.time_field(state, column)
+    found, before = completion.time_field(state, column), open_in(state, stream)
     if found is None:
-        return None
-    before = open_in(state, stream)
-    if before is None or before.field != found.name:
-        before = OpenPartitions(field=found.name)
+        return before
     mark = watermark_in(state, stream)
     through_us = None if mark is None or mark.column != column else watermark.complete_through(state, mark)
-    return before.after(
+    return completion.followed(before, state, found).after(
         added=completion.touched(files, found),
-        announced=announced.holding(state),
+        announced=announced.holding(state, found.unit),
         complete_below=None if through_us is None else found.number(through_us),
         sequence=state.last_sequence + 1,
     )

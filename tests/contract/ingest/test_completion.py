@@ -649,7 +649,7 @@ def test_whatever_is_lost_killed_or_repeated_each_hour_with_rows_is_announced(se
 def test_a_unit_of_time_has_a_text_and_bounds(
     unit: str, number: int, text: str, start: str, end: str
 ) -> None:
-    field = TimeField(name="at", unit=unit, index=0, spec_id=0)
+    field = TimeField(name="at", unit=unit, source_id=1, index=0, spec_id=0)
     assert field.text(number) == text
     epoch = datetime(1970, 1, 1)
     bounds = tuple((datetime.fromisoformat(at) - epoch) // timedelta(microseconds=1) for at in (start, end))
@@ -678,7 +678,8 @@ def test_the_open_partitions_are_runs_and_bounded() -> None:
     assert (5 in left, 4 in left) == (True, False)
     many = joined((2 * n, 2 * n + 1) for n in reversed(range(OPEN_MAX + 10)))
     assert (len(many), many[0]) == (OPEN_MAX, (0, 1))
-    for text in ("{", '{"v":2}', '{"v":1,"field":"h","runs":[[1]]}'):
+    week = '{"v":1,"field":"h","unit":"week","runs":[]}'
+    for text in ("{", '{"v":2}', '{"v":1,"field":"h","runs":[[1]]}', week):
         with pytest.raises(CorruptStateError, match="completeTopic"):
             OpenPartitions.from_json(text)
 

@@ -306,7 +306,7 @@ def test_an_event_that_a_rollback_voided_is_not_recorded(through: str) -> None:
         world.send(1, 40)
         world.work(1)
     state = world.lake.table()
-    assert announced.holding(state) == {}
+    assert announced.holding(state, "hour") == {}
     change = mark(world, state, announced)
     writer = world.readers[0].files.writer(state)
     context = world.lake.context()

@@ -300,7 +300,7 @@ STATED = {
         partitions={0: PartitionTime(latest_us=(HOUR + 1) * 3_600_000_000, active_ms=5)},
     ).to_json(),
     OPEN_PREFIX + "orders": OpenPartitions(
-        field="at_hour", runs=((HOUR, HOUR + 1),), late=((HOUR, HOUR + 1, 1),)
+        field="at_hour", unit="hour", runs=((HOUR, HOUR + 1),), late=((HOUR, HOUR + 1, 1),)
     ).to_json(),
     RETIRED_PREFIX + "orders": Retired(rows=3, runs={1: ((0, 3),)}).to_json(),
 }
@@ -336,7 +336,9 @@ def test_each_kind_of_commit_states_again_what_it_does_not_change(kind: str, cha
         "drop": RetireCommit(**common, removed=(file,), dropped={0: ((0, 4),)}),
         "mark": replace(mark, announced=Announced()),
         "record": replace(
-            mark, still=False, announced=Announced(at=state.head_id, numbers={HOUR: state.last_sequence})
+            mark,
+            still=False,
+            announced=Announced(at=state.head_id, unit="hour", numbers={HOUR: state.last_sequence}),
         ),
         "batch": replace(
             hands.batch(0, 4, 5),
