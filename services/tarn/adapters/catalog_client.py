@@ -96,14 +96,18 @@ class RestCatalog:
         return _state(answer)
 
     def create_namespace(self, namespace: tuple[str, ...]) -> None:
-        """See `TableCatalog.create_namespace`."""
-        for depth in range(1, len(namespace) + 1):
-            levels = list(namespace[:depth])
-            what = f"create namespace {'.'.join(levels)}"
-            body = {"namespace": levels, "properties": {}}
+        """See `TableCatalog.create_namespace`.
+
+        A parent is asked for only if it is missing: that takes a right on what contains it.
+        """
+        what = f"create namespace {'.'.join(namespace)}"
+        body = {"namespace": list(namespace), "properties": {}}
+        status, answer = self._ask("POST", self._base() + "/namespaces", body=body, what=what)
+        if status == 404 and len(namespace) > 1:
+            self.create_namespace(namespace[:-1])
             status, answer = self._ask("POST", self._base() + "/namespaces", body=body, what=what)
-            if status != 409:
-                self._require(status, answer, what)
+        if status != 409:
+            self._require(status, answer, what)
 
     def namespaces(self, parent: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         """Child namespaces of a namespace, or the top-level ones.

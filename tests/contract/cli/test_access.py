@@ -22,6 +22,8 @@ from tarn.cli.main import main
 from tarn.core.errors import ForbiddenError, NoSuchTableError, OutcomeUnknownError, UnauthenticatedError
 from tarn.core.naming import GRANTS_KEY
 from tarn.core.table_catalog import TableName
+from tarn.ingest.committer import Committer, Ports
+from tarn.ingest.wiring import uuid7
 from tarn_catalog.operations.catalog import Catalog
 from tarn_catalog.state.register import RetryPolicy
 from tarn_catalog.testing.faulty_store import Fault, FaultyStore
@@ -134,6 +136,24 @@ def test_a_credential_is_one_word_however_narrow_the_terminal(
         *_, credential = capsys.readouterr().out.split()
         with pytest.raises(ForbiddenError, match="bob may not load"):
             world.client(credential).load(orders)
+
+
+def test_a_table_is_created_with_its_namespace_by_who_may_create_in_the_one_above(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`shop` is there, and to create it would take a right on the warehouse."""
+    assert run("principal", "create", "bob") == 0
+    *_, credential = capsys.readouterr().out.split()
+    assert run("grant", "create,write", "namespace:shop", "bob") == 0
+    for name in (("shop", "asia"), ("shop", "africa", "north"), ("home",)):
+        table = TableName(name, "orders")
+        ports = Ports(new_key=uuid7, new_snapshot_id=lambda: 1)
+        committer = Committer(world.client(credential), table, ports=ports)
+        if name == ("home",):
+            with pytest.raises(ForbiddenError, match="bob may not"):
+                committer.ensure({"schema": SCHEMA})
+        else:
+            assert committer.ensure({"schema": SCHEMA}).uuid == world.client().load(table).uuid
 
 
 def test_a_credential_is_lent_to_ingest_and_taken_back(

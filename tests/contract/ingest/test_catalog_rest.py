@@ -20,6 +20,8 @@ from tarn.core.errors import (
     ForbiddenError,
     InvalidError,
     NoSuchTableError,
+    NotFoundError,
+    TarnError,
     UnauthenticatedError,
     UnavailableError,
 )
@@ -258,12 +260,45 @@ def test_a_table_that_is_not_there_or_there_already(script: Script, catalog: Res
     assert json.loads(script.seen[-1][3]) == {"name": "orders 1", "schema": {}}
 
 
-def test_namespaces_are_made_from_the_top_and_existing_ones_are_fine(
-    script: Script, catalog: RestCatalog
+GONE, THERE, DONE = (404, error("gone")), (409, error("there")), (200, {})
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [
+        ([DONE], [3]),
+        ([THERE], [3]),
+        ([GONE, DONE, DONE], [3, 2, 3]),
+        ([GONE, THERE, THERE], [3, 2, 3]),
+        ([GONE, GONE, DONE, DONE, DONE], [3, 2, 1, 2, 3]),
+    ],
+    ids=["made", "there", "without its parent", "others are faster", "without any"],
+)
+def test_a_namespace_is_made_with_those_above_it_only_if_they_are_missing(
+    script: Script, catalog: RestCatalog, answers: list[Any], asked: list[int]
 ) -> None:
-    script.answers = [(409, error("there")), (200, {})]
-    catalog.create_namespace(("bronze", "eu"))
-    assert [json.loads(body)["namespace"] for _, _, _, body in script.seen] == [["bronze"], ["bronze", "eu"]]
+    """To ask for one that is there takes a right on what contains it, which the principal may lack."""
+    script.answers = list(answers)
+    catalog.create_namespace(("bronze", "eu", "north"))
+    assert [len(json.loads(body)["namespace"]) for _, _, _, body in script.seen] == asked
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "kind", "message"),
+    [
+        ([(403, error("no"))], 1, ForbiddenError, r"may not create namespace bronze\.eu: no"),
+        ([GONE, (403, error("no"))], 2, ForbiddenError, "may not create namespace bronze: no"),
+        ([GONE, GONE], 2, NotFoundError, "could not create namespace bronze: gone"),
+        ([GONE, DONE, GONE], 3, NotFoundError, r"could not create namespace bronze\.eu: gone"),
+    ],
+)
+def test_a_namespace_that_cannot_be_made_is_named(
+    script: Script, catalog: RestCatalog, answers: list[Any], asked: int, kind: type[TarnError], message: str
+) -> None:
+    script.answers = list(answers)
+    with pytest.raises(kind, match=message):
+        catalog.create_namespace(("bronze", "eu"))
+    assert len(script.seen) == asked
 
 
 def test_a_catalog_that_is_away_is_waited_for() -> None:
