@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ DECIMAL_DIGITS_MAX = 38
 STEPS_PER_BYTE, STEPS_MIN = 16, 2_000
 PARTS_MAX = 10_000
 """Parts of the type of one column."""
+_UUID_BYTES = pa.binary(16)
 _UNIT = {"millis": "ms", "micros": "us", "nanos": "ns"}
 _PLAIN = {
     "null": pa.null(),
@@ -68,7 +70,11 @@ Reader: TypeAlias = Callable[[Cursor], Any]
 
 
 def arrow_type(
-    kind: AvroType, path: tuple[AvroType, ...] = (), parts: list[AvroType] | None = None
+    kind: AvroType,
+    path: tuple[AvroType, ...] = (),
+    parts: list[AvroType] | None = None,
+    *,
+    uuid: pa.DataType = _UUID_BYTES,
 ) -> pa.DataType:
     """The Arrow type of the values.
 
@@ -76,6 +82,7 @@ def arrow_type(
         kind: type of the values.
         path: types that hold it.
         parts: all parts of the column's type so far.
+        uuid: type of a UUID of 16 bytes.
 
     Raises:
         ValueError: there is none: a union of several types, a record within itself, a decimal of more than
@@ -88,15 +95,15 @@ def arrow_type(
         raise ValueError(f"its type has more than {PARTS_MAX} parts")
     if kind in path:
         raise ValueError(f"{kind} holds itself, which no column can")
-    within = (*path, kind)
+    of = partial(arrow_type, path=(*path, kind), parts=parts, uuid=uuid)
     if kind.kind == "union":
         raise ValueError(f"it is {kind}; a column has one type")
     if kind.kind == "record":
-        return pa.struct([pa.field(name, arrow_type(inner, within, parts)) for name, inner in kind.fields])
+        return pa.struct([pa.field(name, of(inner)) for name, inner in kind.fields])
     if kind.kind == "array":
-        return pa.list_(arrow_type(kind.inner[0], within, parts))
+        return pa.list_(of(kind.inner[0]))
     if kind.kind == "map":
-        return pa.map_(pa.string(), arrow_type(kind.inner[0], within, parts))
+        return pa.map_(pa.string(), of(kind.inner[0]))
     if kind.logical == "decimal":
         if kind.precision > DECIMAL_DIGITS_MAX:
             raise ValueError(f"a decimal of {kind.precision} digits is beyond {DECIMAL_DIGITS_MAX}")
@@ -108,7 +115,7 @@ def arrow_type(
         return pa.timestamp(_UNIT[kind.logical.rpartition("-")[2]], zone)
     if kind.kind == "fixed":
         # An array of a large fixed size would take that size even for a null.
-        return pa.binary(kind.size) if kind.logical == "uuid" else pa.binary()
+        return uuid if kind.logical == "uuid" else pa.binary()
     return _PLAIN[kind.kind]
 
 

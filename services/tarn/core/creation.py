@@ -338,7 +338,7 @@ def _avro_fields(schema: AvroType) -> list[tuple[str, pa.DataType | str]]:
     found: list[tuple[str, pa.DataType | str]] = []
     for name, kind in schema.fields:
         try:
-            found.append((name, arrow_type(kind)))
+            found.append((name, arrow_type(kind, uuid=pa.uuid())))
         except ValueError as e:
             found.append((name, f"as it is {e}"))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -25,6 +26,7 @@ from tarn.testing.memory_topic import HOLE, MemoryTopicReader, Topic
 from tests.contract.ingest.test_bad_input import Story
 from tests.contract.ingest.test_evolution import columns, send
 from tests.support.lake import Lake
+from tests.support.messages import avro
 
 TABLE = TableName(("bronze",), "orders")
 TEXT = """
@@ -52,6 +54,17 @@ def spec(schema: str = "infer", mapping: str = "{}", table: str = "", form: str 
 
 def kinds(lake: Lake) -> dict[str, Any]:
     return {name: kind for name, (kind, _) in columns(lake).items() if name != "_tarn"}
+
+
+def add_column(lake: Lake, name: str, kind: str) -> None:
+    """Add an optional column as another client does."""
+    schema = json.loads(json.dumps(lake.table().metadata["schemas"][-1]))
+    schema["fields"].append({"id": 20, "name": name, "type": kind, "required": False})
+    lake.local.catalog.tables.commit(
+        lake.local._slot(TABLE),
+        [],
+        [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}],
+    )
 
 
 def arrow(row: pa.Table) -> bytes:
@@ -273,13 +286,7 @@ def test_keys_whose_names_the_table_has_for_something_else_stop_nothing(
     lake = Lake(topic)
     send(topic, {"id": 1})
     lake.work(lake.ingestor(spec("infer", table=", partitioning: ['bucket(4, id)']")), turns=30)
-    schema = json.loads(json.dumps(lake.table().metadata["schemas"][-1]))
-    schema["fields"].append({"id": 20, "name": "Clock", "type": "time", "required": False})
-    lake.local.catalog.tables.commit(
-        lake.local._slot(TABLE),
-        [],
-        [{"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}],
-    )
+    add_column(lake, "Clock", "time")
     send(topic, {"id": 2, "Clock": "08:00", "clock": 3, "id_bucket": 4, "new": "x"})
     evolving = spec("{infer: true, evolution: evolve}", "{rest: rest}", table=partitioning)
     ingestor = lake.ingestor(evolving)
@@ -412,6 +419,41 @@ def test_a_schema_of_the_writer_needs_no_message() -> None:
     form = f", format: avro, avro: {{schema: {json.dumps(AVRO)}}}"
     lake.work(lake.ingestor(spec(form=form, mapping="{cast: {n: string}}")), turns=3)
     assert kinds(lake) == {"id": "long", "n": "string"}
+
+
+def record(**fields: Any) -> Json:
+    return {
+        "type": "record",
+        "name": "O",
+        "fields": [{"name": n, "type": kind} for n, kind in fields.items()],
+    }
+
+
+def of_writer(schema: Json, *, schema_of_spec: str = "infer", mapping: str = "{}") -> IngestorSpec:
+    form = f", format: avro, avro: {{schema: {json.dumps(schema)}}}"
+    return spec(schema_of_spec, form=form, mapping=mapping)
+
+
+def test_bytes_that_avro_calls_a_uuid_are_one_in_the_table_also_within_other_types() -> None:
+    def fixed(name: str) -> Json:
+        return {"type": "fixed", "name": name, "size": 16, "logicalType": "uuid"}
+
+    inner = {"type": "record", "name": "I", "fields": [{"name": "id", "type": fixed("B")}]}
+    many = {"type": "array", "items": fixed("C")}
+    schema = record(id=fixed("A"), inner=inner, many=many, by={"type": "map", "values": fixed("D")})
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    ids = [uuid.UUID(int=n) for n in range(1, 6)]
+    first, second, *others, last = (one.bytes for one in ids)
+    row = {"id": first, "inner": {"id": second}, "many": others, "by": {"k": last}}
+    topic.send(0, avro(schema, row))
+    lake.work(lake.ingestor(of_writer(schema)), turns=30)
+    assert kinds(lake)["id"] == "uuid"
+    (found,) = lake.rows()
+    assert found["id"] in (ids[0], ids[0].bytes)
+    assert found["inner"]["id"] in (ids[1], ids[1].bytes)
+    assert [uuid.UUID(bytes=getattr(one, "bytes", one)) for one in found["many"]] == ids[2:4]
+    assert [uuid.UUID(bytes=getattr(one, "bytes", one)) for _, one in found["by"]] == ids[4:]
 
 
 @pytest.mark.parametrize("seed", range(6))

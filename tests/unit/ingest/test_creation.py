@@ -272,5 +272,30 @@ def test_avro_is_known_from_the_schema_of_the_writer_in_the_spec_or_in_a_contain
     assert sample.notes[0].startswith("'either': left out, as it is")
 
 
+def test_bytes_that_avro_calls_a_uuid_are_one_in_the_table() -> None:
+    """Its type never changes afterwards, and bytes cannot be joined with the UUIDs of other tables."""
+    made = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
+    fields = [
+        {"name": "id", "type": made},
+        {"name": "other", "type": ["null", "U"]},
+        {"name": "list", "type": {"type": "array", "items": "U"}},
+        {"name": "map", "type": {"type": "map", "values": "U"}},
+        {"name": "in", "type": {"type": "record", "name": "I", "fields": [{"name": "id", "type": "U"}]}},
+        {"name": "text", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "plain", "type": {"type": "fixed", "name": "F", "size": 16}},
+    ]
+    schema = json.dumps({"type": "record", "name": "R", "fields": fields})
+    wanted = {
+        **{"id": "uuid", "other": "uuid", "list": "list<uuid>", "map": "map<string, uuid>"},
+        **{"in": "struct<id: uuid>", "text": "string", "plain": "binary"},
+    }
+    made_body = body(f"format: avro, avro: {{schema: {json.dumps(schema)}}}")
+    assert types(columns_of_writer(made_body, file="x")) == wanted
+    kept = body(f"format: avro, avro: {{schema: {json.dumps(schema)}}}", mapping="{cast: {id: binary}}")
+    assert types(columns_of_writer(kept, file="x")) == {**wanted, "id": "binary"}
+    known = [FieldSpec(name="id", type="binary")]
+    assert types(columns_for(made_body, sampled(made_body, ()), known=known).fields)["id"] == "binary"
+
+
 def test_a_sample_without_values_gives_no_columns() -> None:
     assert columns_for(body(), Sampled(types={}, notes=())).fields == ()
