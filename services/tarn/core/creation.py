@@ -143,7 +143,7 @@ def columns_for(
         )
     fields = tuple(found.fields.values())
     if fields:
-        body.check_columns(mapping.of_table(fields))
+        body.check_columns(mapping.of_table(fields), of_table=of_table)
     notes = (*sample.notes, *found.notes)
     return Inferred(fields=fields, notes=notes, over=found.over, taken=tuple(found.refused))
 

@@ -456,6 +456,25 @@ def test_bytes_that_avro_calls_a_uuid_are_one_in_the_table_also_within_other_typ
     assert [uuid.UUID(bytes=getattr(one, "bytes", one)) for _, one in found["by"]] == ids[4:]
 
 
+EVOLVE = "{infer: true, evolution: evolve}"
+
+
+def test_a_column_of_the_table_that_the_schema_of_the_writer_lacks_is_null() -> None:
+    """The producer dropped one field and added another, and somebody added a column in an engine."""
+    topic = Topic("orders", 1)
+    lake = Lake(topic)
+    first, second = record(id="long", n="int"), record(id="long", extra="string")
+    topic.send(0, avro(first, {"id": 1, "n": 5}))
+    lake.work(lake.ingestor(of_writer(first, schema_of_spec=EVOLVE)), turns=30)
+    add_column(lake, "theirs", "long")
+    topic.send(0, avro(second, {"id": 2, "extra": "x"}))
+    lake.work(lake.ingestor(of_writer(second, schema_of_spec=EVOLVE)), turns=30)
+    assert kinds(lake) == {"id": "long", "n": "int", "theirs": "long", "extra": "string"}
+    rows = {row["id"]: row for row in lake.rows()}
+    assert (rows[1]["n"], rows[1].get("extra")) == (5, None)
+    assert (rows[2]["n"], rows[2]["theirs"], rows[2]["extra"]) == (None, None, "x")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_any_number_of_restarts_and_engines_adds_every_message_once(seed: int) -> None:
     chance = random.Random(seed)

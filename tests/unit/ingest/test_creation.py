@@ -297,5 +297,33 @@ def test_bytes_that_avro_calls_a_uuid_are_one_in_the_table() -> None:
     assert types(columns_for(made_body, sampled(made_body, ()), known=known).fields)["id"] == "binary"
 
 
+@pytest.mark.parametrize(
+    ("column", "kind", "cast"),
+    [
+        ("gone", "string", False),
+        ("either", "long", False),
+        ("s", "struct<x: long>", False),
+        ("id", "timestamptz", True),
+    ],
+)
+def test_a_column_of_the_table_need_not_go_with_the_schema_of_the_writer(
+    column: str, kind: str, cast: bool
+) -> None:
+    """Its values are null, or bad records: as where the schema is in the message."""
+    schema = {**AVRO, "fields": [*AVRO["fields"], {"name": "s", "type": "int"}]}
+    form = f"format: avro, avro: {{schema: {json.dumps(schema)}}}"
+    made = body(form, mapping=f"{{cast: {{{column}: {kind}}}}}" if cast else "{}")
+    known = [FieldSpec(name="n", type="long"), FieldSpec(name=column, type=kind)]
+    found = types(columns_for(made, sampled(made, ()), known=known).fields)
+    assert found == {"id": "long", "note": "string", "s": "int", "n": "long"} | {column: kind}
+
+
+def test_a_column_that_the_table_lacks_must_go_with_the_schema_of_the_writer() -> None:
+    made = body(f"format: avro, avro: {{schema: {json.dumps(AVRO)}}}", mapping="{cast: {late: date}}")
+    known = [FieldSpec(name="id", type="long")]
+    with pytest.raises(ValueError, match="late is from 'late', which the Avro schema lacks"):
+        columns_for(made, sampled(made, ()), known=known)
+
+
 def test_a_sample_without_values_gives_no_columns() -> None:
     assert columns_for(body(), Sampled(types={}, notes=())).fields == ()

@@ -201,13 +201,17 @@ class IngestorBody(SpecModel):
             return None
         return self.mapping.of_spec(self.columns.fields)
 
-    def check_columns(self, fields: Sequence[FieldSpec]) -> None:
+    def check_columns(self, fields: Sequence[FieldSpec], *, of_table: frozenset[str] = frozenset()) -> None:
         """Require that messages can have these columns, and that the table can be made with them.
+
+        Args:
+            fields: the columns.
+            of_table: those that the table has already; what messages have for them is for the decoder.
 
         Raises:
             ValueError: they cannot, or it cannot.
         """
-        _check_format(self.source, fields)
+        _check_format(self.source, [field for field in fields if field.name not in of_table])
         types = {field.name: field.type for field in fields}
         if self.event_time is not None:
             _check_event_time(self.event_time.column, types)
