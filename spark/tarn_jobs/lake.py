@@ -124,6 +124,7 @@ class Lake:
                         tagged=bool(tag) and refs.get((r.of_table, tag)) == r.snapshot_id,
                         at_us=r.at_us,
                         delete_files=r.delete_files or 0,
+                        operation=r.operation,
                     )
                 )
             if all(any(s.current for s in found[t]) for t in tables if (t, MAIN) in refs):

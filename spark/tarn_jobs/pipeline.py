@@ -23,6 +23,7 @@ from tarn_jobs.position import (
     Range,
     Snapshot,
     descends,
+    is_changed,
     is_followed,
     newest,
     next_range,
@@ -200,9 +201,11 @@ class Pipeline:
         for gold in GOLD:
             at, reached = newest(snapshots[gold.table.name])
             done = Position.from_json(reached) if reached is not None else None
-            if done is not None and _has_all_of(done, available, snapshots[SILVER.name]):
+            changed = is_changed(snapshots[gold.table.name])
+            if done is not None and _has_all_of(done, available, snapshots[SILVER.name], changed=changed):
                 continue
-            since = _changes_since(done, available, snapshots[SILVER.name], share=self.remade_share)
+            known = None if changed else done
+            since = _changes_since(known, available, snapshots[SILVER.name], share=self.remade_share)
             behind.setdefault(since, []).append(_Behind(gold=gold, at=at, done=done))
         for since, tables in behind.items():
             self._gold_since(since, tables, available)
@@ -263,15 +266,25 @@ class _Behind:
     done: Position | None
 
 
-def _has_all_of(done: Position, available: Position, silver: list[Snapshot]) -> bool:
+def _has_all_of(done: Position, available: Position, silver: list[Snapshot], *, changed: bool) -> bool:
     """Return whether gold at `done` holds what silver at `available` does: its offsets, and made from it.
 
     A silver that was dropped and made again, or was rolled back, reaches the same offsets by other commits.
     One that has not got so far yet, or was looked at before another pipeline's commits, changes nothing.
+
+    Args:
+        done: the position of gold.
+        available: that of silver.
+        silver: the snapshots of silver.
+        changed: whether somebody has changed rows of gold since.
     """
     if done.source != available.source or not done.covers(available):
         return False
-    if done.made_from is None or not available.covers(done):
+    if not available.covers(done):
+        return True
+    if changed:
+        return False
+    if done.made_from is None:
         return True
     assert available.made_from is not None
     return descends(silver, after=done.made_from, until=available.made_from)

@@ -14,6 +14,8 @@ from typing import Any
 
 PROPERTY = "tarn.position"
 FORMAT = 1
+REPLACE = "replace"
+"""Iceberg's operation of a commit that puts the same rows into other files."""
 FORMAT_OF_LISTS = 2
 """Format of ingest's offset map of many partitions: lists of a partition, its offset, and those after it."""
 
@@ -34,6 +36,7 @@ class Snapshot:
         tagged: whether the tag that moves with the entry's commits points at it.
         at_us: commit time, microseconds since the epoch.
         delete_files: the number of delete files of the table at this snapshot.
+        operation: what the commit did, as Iceberg names it; None: not known.
     """
 
     id: int
@@ -43,6 +46,7 @@ class Snapshot:
     tagged: bool = False
     at_us: int = 0
     delete_files: int = 0
+    operation: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +184,21 @@ def newest(snapshots: Iterable[Snapshot]) -> tuple[Snapshot | None, str | None]:
             )
         at = by_id[at.parent]
     return head, None
+
+
+def is_changed(snapshots: Iterable[Snapshot]) -> bool:
+    """Return whether commits after the one whose value `newest` returns may have changed rows.
+
+    All may have, except those that only put the rows into other files.
+    """
+    by_id = {s.id: s for s in snapshots}
+    at, seen = next((s for s in by_id.values() if s.current), None), set[int]()
+    while at is not None and at.value is None and at.id not in seen:
+        if at.operation != REPLACE:
+            return True
+        seen.add(at.id)
+        at = by_id.get(at.parent) if at.parent is not None else None
+    return False
 
 
 def is_followed(snapshots: Iterable[Snapshot], *, after: int, until: int) -> bool:

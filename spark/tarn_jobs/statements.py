@@ -72,20 +72,20 @@ def snapshots(tables: Sequence[tuple[str, str]], entry: str) -> str:
 
     Returns:
         SQL with the columns of_table, ref (null for a snapshot), snapshot_id, parent_id, value, at_us,
-        delete_files.
+        delete_files, operation.
     """
     parts = []
     for table, name in tables:
         parts.append(
             f"SELECT '{table}' AS of_table, name AS ref, snapshot_id, CAST(NULL AS BIGINT) AS parent_id, "  # noqa: S608
             f"CAST(NULL AS STRING) AS value, CAST(NULL AS BIGINT) AS at_us, "
-            f"CAST(NULL AS INT) AS delete_files FROM {name}.refs"
+            f"CAST(NULL AS INT) AS delete_files, CAST(NULL AS STRING) AS operation FROM {name}.refs"
         )
     for table, name in tables:
         parts.append(
             f"SELECT '{table}' AS of_table, CAST(NULL AS STRING) AS ref, snapshot_id, parent_id, "  # noqa: S608
             f"summary['{entry}'] AS value, unix_micros(committed_at) AS at_us, "
-            f"CAST(summary['total-delete-files'] AS INT) AS delete_files FROM {name}.snapshots"
+            f"CAST(summary['total-delete-files'] AS INT) AS delete_files, operation FROM {name}.snapshots"
         )
     return " UNION ALL ".join(parts)
 

@@ -217,6 +217,32 @@ def test_gold_follows_rows_that_were_deleted_from_silver(lake: Lake) -> None:
     assert summed.n == counted.n
 
 
+@pytest.mark.in_turn(2, "a gold table that somebody changed by hand stays wrong")
+@pytest.mark.parametrize("comes", ["messages", "nothing"])
+def test_gold_that_somebody_changed_is_made_of_all_of_silver(lake: Lake, comes: str) -> None:
+    flights.load_reference(lake)
+    log, watched = bronze.Log(), Watched(lake)
+    parts = list(flights.messages(flights.stream(seed=21), parts=3))
+    for part in parts[:2] if comes == "messages" else parts:
+        bronze.append(lake, log, part)
+    Pipeline(lake=lake).cycle()
+    emptied, changed, compacted, _ = (gold.table.name for gold in GOLD)
+    lake.spark.sql(f"DELETE FROM {lake.name(emptied)}")
+    lake.spark.sql(f"UPDATE {lake.name(changed)} SET flights = flights + 1 WHERE origin = 'EWR'")
+    _compact(lake, changed)
+    _compact(lake, compacted)
+    steps = list[Step]()
+    if comes == "messages":
+        bronze.append(lake, log, parts[2])
+    Pipeline(lake=watched, on_step=steps.append).cycle()
+    assert flights.wrong(lake) == []
+    if comes == "messages":
+        assert sorted(watched.reads) == ["all", "changes"], "the others are brought up by what changed"
+    else:
+        assert [s.table for s in steps] == [emptied, changed], "the others are left alone"
+    assert Pipeline(lake=lake).cycle() == 0
+
+
 @pytest.mark.in_turn(6, "an expired history of silver stops the pipeline")
 def test_gold_whose_snapshot_of_silver_is_gone_is_made_of_all(lake: Lake) -> None:
     def change() -> None:

@@ -135,13 +135,19 @@ def test_an_empty_bronze_is_no_work() -> None:
 
 @dataclass
 class Made:
-    """Tables of a lake: silver as it is, and every gold table at one position."""
+    """Tables of a lake: silver as it is, and every gold table at one position, with commits after it."""
 
     silver: list[Snapshot]
     gold: Position
+    after: tuple[str, ...] = ()
 
     def snapshots_of(self, tables: list[str], entry: str) -> dict[str, list[Snapshot]]:
-        gold = [Snapshot(id=100, parent=None, value=self.gold.to_json(), current=True)]
+        value = self.gold.to_json()
+        gold = [Snapshot(id=100, parent=None, value=value, current=not self.after, operation="overwrite")]
+        gold += [
+            Snapshot(id=n, parent=n - 1, value=None, current=n == 100 + len(self.after), operation=operation)
+            for n, operation in enumerate(self.after, start=101)
+        ]
         return {SILVER.name: self.silver, **{table.table.name: gold for table in GOLD}}
 
 
@@ -198,6 +204,30 @@ def test_gold_is_of_the_silver_that_there_is(
     silver: list[Snapshot], gold: Position, since: list[int | None]
 ) -> None:
     untyped: Any = Made(silver=silver, gold=gold)
+    pipeline = Gilded(lake=untyped)
+    assert pipeline._all_gold() == len(since) * len(GOLD)
+    assert pipeline.since == since
+
+
+@pytest.mark.parametrize(
+    ("silver", "gold", "after", "since"),
+    [
+        # Changed by hand: at once, whether or not a message comes, and not by what changed in silver.
+        (_silver((1, None, 90), (2, 1, 100)), _at(90, 1), ("delete",), [None]),
+        (_silver((2, None, 100)), _at(100, 2), ("delete",), [None]),
+        (_silver((2, None, 100)), _at(100, 2), ("replace", "overwrite", "replace"), [None]),
+        (_silver((2, None, 100)), _at(100), ("append",), [None]),
+        # Compacted: the same rows.
+        (_silver((1, None, 90), (2, 1, 100)), _at(90, 1), ("replace", "replace"), [1]),
+        (_silver((2, None, 100)), _at(100, 2), ("replace",), []),
+        # Silver that is made again, or was looked at before another pipeline's commits, lacks rows of gold.
+        (_silver((7, None, 60)), _at(100, 2), ("delete",), []),
+    ],
+)
+def test_gold_that_somebody_changed_is_made_from_all_of_silver(
+    silver: list[Snapshot], gold: Position, after: tuple[str, ...], since: list[int | None]
+) -> None:
+    untyped: Any = Made(silver=silver, gold=gold, after=after)
     pipeline = Gilded(lake=untyped)
     assert pipeline._all_gold() == len(since) * len(GOLD)
     assert pipeline.since == since

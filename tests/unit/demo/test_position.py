@@ -16,6 +16,7 @@ from tarn_jobs.position import (
     PositionError,
     Snapshot,
     descends,
+    is_changed,
     is_followed,
     newest,
     next_range,
@@ -151,6 +152,7 @@ def _snapshot(
     current: bool = False,
     tagged: bool = False,
     delete_files: int = 0,
+    operation: str | None = "append",
 ) -> Snapshot:
     return Snapshot(
         id=id_,
@@ -160,6 +162,7 @@ def _snapshot(
         tagged=tagged,
         at_us=id_,
         delete_files=delete_files,
+        operation=operation,
     )
 
 
@@ -237,3 +240,30 @@ def test_a_history_that_forms_a_circle_ends(parents: dict[int, int]) -> None:
     with_value = [replace(one, value="a") if one.id == 1 else one for one in history]
     assert newest(with_value)[1] == "a"
     assert descends(history, after=1, until=last)
+
+
+@pytest.mark.parametrize(
+    ("after", "changed"),
+    [
+        ([], False),
+        (["replace", "replace"], False),
+        (["delete"], True),
+        (["overwrite", "replace"], True),
+        (["append"], True),
+        ([None], True),
+    ],
+)
+def test_commits_that_change_rows_are_known_from_those_of_maintenance(
+    after: list[str | None], changed: bool
+) -> None:
+    history = [_snapshot(1, None, "a", operation="delete"), _snapshot(2, 1, "b", operation="overwrite")]
+    history += [_snapshot(n, n - 1, operation=one) for n, one in enumerate(after, start=3)]
+    history[-1] = replace(history[-1], current=True)
+    assert is_changed(reversed(history)) is changed
+
+
+def test_a_history_without_a_position_is_looked_through_to_its_begin() -> None:
+    assert not is_changed([])
+    assert not is_changed([_snapshot(1, None, operation="replace", current=True)])
+    circle = [_snapshot(1, 2, operation="replace"), _snapshot(2, 1, operation="replace", current=True)]
+    assert not is_changed(circle)
