@@ -137,12 +137,18 @@ class Range:
         return sum(end - start for _, start, end in self.bounds)
 
     def condition(self, trace: str = "_tarn") -> str:
-        """Return the range's rows as a SQL condition that Iceberg can prune by column bounds."""
+        """Return the range's rows as a SQL condition that Iceberg can prune by column bounds.
+
+        Rows of another source have partitions and offsets of their own, which begin at 0 too.
+        """
         parts = [
             f"({trace}.partition = {p} AND {trace}.offset >= {start} AND {trace}.offset < {end})"
             for p, start, end in self.bounds
         ]
-        return " OR ".join(parts) or "false"
+        if not parts:
+            return "false"
+        topic = dict(self.after.source)["topic"].replace("\\", "\\\\").replace("'", "\\'")
+        return f"{trace}.source = '{topic}' AND ({' OR '.join(parts)})"
 
 
 def newest(snapshots: Iterable[Snapshot]) -> tuple[Snapshot | None, str | None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
 
 from tarn_demo.flights.events import NoiseRates
 from tarn_jobs.lake import Lake, TableMismatchError
@@ -335,6 +336,24 @@ def test_an_unknown_event_in_bronze_is_counted_and_passed_over(lake: Lake) -> No
     assert alone == among > 0
     assert silver == [(alone, alone), (among + read, among)]
     assert flights.wrong(lake) == []
+
+
+@pytest.mark.in_turn(2, "rows of other sources change silver, but only if silver is made again")
+def test_rows_of_other_sources_in_bronze_do_not_count(lake: Lake) -> None:
+    """Rows over HTTP, or of another topic, have partitions and offsets of their own, which begin at 0 too."""
+    flights.load_reference(lake)
+    log, steps = bronze.Log(), list[Step]()
+    parts = list(flights.messages(flights.stream(seed=22), parts=2))
+    bronze.append(lake, log, parts[0])
+    name = lake.name(bronze.TABLE)
+    rows = lake.table(bronze.TABLE).withColumn("dep_delay", fn.col("dep_delay") + 1)
+    trace = fn.col("_tarn").withField("source", fn.lit("gateway"))
+    rows.withColumn("_tarn", trace).writeTo(name).append()
+    bronze.append(lake, log, parts[1])
+    Pipeline(lake=lake, on_step=steps.append).cycle()
+    assert flights.wrong(lake) == []
+    (silver,) = [s for s in steps if s.table == SILVER.name]
+    assert silver.events == sum(log.next.values()) - log.dead
 
 
 @pytest.mark.in_turn(2, "events that come before their flight's schedule are lost")

@@ -107,9 +107,17 @@ def test_a_piece_is_a_condition_that_bounds_can_prune() -> None:
     piece = next_range(_at(p0=5), _at(p0=9, p1=3), offsets_max=100)
     assert piece is not None
     assert piece.condition() == (
+        "_tarn.source = 'flight-events' AND ("
         "(_tarn.partition = 0 AND _tarn.offset >= 5 AND _tarn.offset < 9) OR "
-        "(_tarn.partition = 1 AND _tarn.offset >= 0 AND _tarn.offset < 3)"
+        "(_tarn.partition = 1 AND _tarn.offset >= 0 AND _tarn.offset < 3))"
     )
+
+
+def test_the_source_in_the_condition_is_a_literal() -> None:
+    piece = next_range(None, Position(source=(("topic", r"it's \n"),), next=((0, 1),)), offsets_max=100)
+    assert piece is not None
+    assert piece.condition().startswith(r"_tarn.source = 'it\'s \\n' AND (")
+    assert replace(piece, bounds=()).condition() == "false"
 
 
 def test_gold_is_made_from_all_of_silver_when_half_of_the_stream_is_new() -> None:
