@@ -30,11 +30,18 @@ class Used:
     rows: int = 0
     bytes: int = 0
 
+    def on(self, day: int) -> Used:
+        """What counts on a day: this, if it is of that day or the next one; otherwise nothing yet.
+
+        The next one has begun for a gateway whose clock is a little ahead. A later one is of a clock that was
+        wrong, and would be the count of all days until then.
+        """
+        return self if day <= self.day <= day + 1 else Used(day=day)
+
     def plus(self, day: int, rows: int, size: int) -> Used:
-        """The count after further rows; a new day begins at zero, an earlier one counts as the last."""
-        if day > self.day:
-            return Used(day=day, rows=rows, bytes=size)
-        return Used(day=self.day, rows=self.rows + rows, bytes=self.bytes + size)
+        """The count after further rows on a day; see `on`."""
+        before = self.on(day)
+        return Used(day=before.day, rows=before.rows + rows, bytes=before.bytes + size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,8 @@ class LogJudge:
         if lag.refused:
             raise BusyError(f"table {self._table}: {lag.reason}", retry_after_s=lag.retry_s)
         self._require_room(write, taken, book, now_ms)
-        used = _sum(book.used.plus(now_ms // DAY_MS, taken.rows, taken.bytes), plan.used)
+        day = now_ms // DAY_MS
+        used = _sum(book.used.plus(day, taken.rows, taken.bytes), plan.used.on(day))
         over = over_quota(plan.quota, used, write, now_ms=now_ms, table=self._table)
         if over is not None:
             raise over

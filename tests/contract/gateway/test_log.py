@@ -19,6 +19,7 @@ from tarn.client import Receipt, async_writer, writer
 from tarn.core.errors import CorruptStateError, InvalidError, UnavailableError
 from tarn.core.log_claims import KEY_MS, RECENT_MAX, topic_of
 from tarn.core.offsets import OffsetMap
+from tarn.core.quota import DAY_MS
 from tarn.core.rejected_rows import RUNS_MAX
 from tarn.core.spec import parse_spec
 from tarn.core.table_state import TableState
@@ -336,6 +337,22 @@ def test_the_quota_counts_rows_of_both_ways_and_repeats_do_not(world: LogWorld) 
     assert int(answer.headers["retry-after"]) > 0
     post(world, world.gateway(), [row(3)])
     assert world.post(gateway, [row(4)], query=LOG).status_code == 429
+
+
+@pytest.mark.parametrize("ahead", ["log", "lake"])
+def test_a_write_by_a_clock_that_was_days_ahead_uses_up_no_quota_of_those_days(
+    world: LogWorld, ahead: str
+) -> None:
+    world.property("tarn.gateway.quota.rows-per-day", "2")
+    noon_ms = 20_000 * DAY_MS + DAY_MS // 2
+    now_ms = [noon_ms + 30 * DAY_MS]
+    gateway = world.gateway(log=LogLimits(look_s=0.0), now_ms=lambda: now_ms[0])
+    query = LOG if ahead == "log" else ""
+    assert world.post(gateway, [row(1), row(2)], query=query).status_code == 200
+    for day in range(3):
+        now_ms[0] = noon_ms + day * DAY_MS
+        post(world, gateway, [row(10 * day), row(10 * day + 1)])
+        assert world.post(gateway, [row(10 * day + 2)], query=LOG).status_code == 429
 
 
 def test_a_write_beyond_the_quota_of_a_whole_day_is_never_taken(world: LogWorld) -> None:

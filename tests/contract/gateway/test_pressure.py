@@ -124,6 +124,17 @@ def test_the_quota_of_bytes_begins_at_midnight_utc(world: World) -> None:
     assert world.post(gateway, row(2)).status_code == 200
 
 
+def test_a_write_by_a_clock_that_was_days_ahead_uses_up_no_quota_of_those_days(world: World) -> None:
+    world.property(ROWS_PROPERTY, "2")
+    now = [NOON_MS + 30 * DAY_MS]
+    gateway = world.gateway(now_ms=lambda: now[0])
+    assert world.post(gateway, [row(1), row(2)]).status_code == 200
+    for day in range(3):
+        now[0] = NOON_MS + day * DAY_MS
+        assert world.post(gateway, [row(10 * day), row(10 * day + 1)]).status_code == 200
+        assert world.post(gateway, row(10 * day + 2)).status_code == 429
+
+
 def test_writes_at_once_do_not_exceed_the_quota_together(world: World) -> None:
     world.property(ROWS_PROPERTY, "5")
     gateways = [world.gateway(now_ms=at_noon), world.gateway(now_ms=at_noon)]

@@ -237,7 +237,25 @@ def test_a_clock_that_goes_back_makes_nobody_idle() -> None:
     begun = committed(None, claim("a", 0, 0, 1), day=20)
     back = committed(begun, claim("a", 0, 1, 2), day=10)
     assert back.book.producers["a"].day == 20
-    assert back.book.used == Used(day=20, rows=2, bytes=20)
+    assert back.book.used == Used(day=10, rows=1, bytes=10)
+
+
+@pytest.mark.parametrize(
+    ("counted", "today", "used"),
+    [
+        (20, 20, Used(day=20, rows=3, bytes=9)),
+        (20, 21, Used(day=21, rows=1, bytes=2)),
+        # Of a gateway whose clock is past midnight already.
+        (21, 20, Used(day=21, rows=3, bytes=9)),
+        # Of one whose clock was days ahead: it would be the count of all days until then.
+        (22, 20, Used(day=20, rows=1, bytes=2)),
+        (50, 20, Used(day=20, rows=1, bytes=2)),
+    ],
+)
+def test_a_day_is_counted_by_clocks_that_are_less_than_two_days_apart(
+    counted: int, today: int, used: Used
+) -> None:
+    assert Used(day=counted, rows=2, bytes=7).plus(today, 1, 2) == used
 
 
 @pytest.mark.parametrize(("written", "now", "kept"), [(20, 26, True), (20, 27, False), (19, 26, False)])
