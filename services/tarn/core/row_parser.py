@@ -17,7 +17,7 @@ from tarn.core.column_types import ColumnType, ListOf, MapOf, Struct
 from tarn.core.json_parser import JsonParser
 from tarn.core.parsing import Parsed
 from tarn.core.spec import FieldSpec
-from tarn.core.typed_values import joined, rows_of
+from tarn.core.typed_values import joined, plain_type, rows_of
 
 ARROW_START = b"\xff\xff\xff\xff"
 """How an Arrow IPC stream begins; no JSON text does."""
@@ -130,9 +130,10 @@ def _extra(types: Mapping[str, pa.DataType], kinds: Mapping[str, ColumnType], wh
 
 
 def _extra_below(found: pa.DataType, kind: ColumnType, where: str) -> str | None:
+    found = plain_type(found)
     if isinstance(kind, Struct) and pa.types.is_struct(found):
         return _extra({part.name: part.type for part in found}, dict(kind.fields), where)
-    if isinstance(kind, ListOf) and hasattr(found, "value_type") and not pa.types.is_dictionary(found):
+    if isinstance(kind, ListOf) and hasattr(found, "value_type"):
         return _extra_below(found.value_type, kind.element, f"{where}[]")
     if isinstance(kind, MapOf) and pa.types.is_map(found):
         return _extra_below(found.item_type, kind.value, f"{where}[]")

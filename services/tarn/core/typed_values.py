@@ -129,6 +129,17 @@ def _typed(
     return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
 
+def plain_type(found: pa.DataType) -> pa.DataType:
+    """The type of the values without an extension type, dictionary or run-end encoding."""
+    while True:
+        if isinstance(found, pa.BaseExtensionType):
+            found = found.storage_type
+        elif isinstance(found, pa.DictionaryType | pa.RunEndEncodedType):
+            found = found.value_type
+        else:
+            return found
+
+
 def _plain(column: pa.Array) -> pa.Array:
     """The values without an extension type, dictionary or run-end encoding."""
     while True:

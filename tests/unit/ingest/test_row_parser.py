@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -83,6 +84,32 @@ def test_a_field_of_arrow_without_a_column_is_named_at_any_depth(name: str) -> N
     found = RowParser(FIELDS).parse([b'{"id": 1}', stream(columns, schema)])
     assert (list(found.index), found.bad.keys()) == ([0], {1})
     assert f"`{name}`" in found.bad[1]
+
+
+WRAPPED: dict[str, Callable[[pa.Array], pa.Array]] = {
+    "dictionary": lambda values: pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), values),
+    "run ends": lambda values: pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), values),
+    "extension": lambda values: pa.ExtensionArray.from_storage(pa.opaque(values.type, "t", "v"), values),
+    "two": lambda values: WRAPPED["dictionary"](WRAPPED["extension"](values)),
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
+def test_a_field_without_a_column_is_named_in_every_encoding(wrapped: str) -> None:
+    wrap, city = WRAPPED[wrapped], {"city": "Ulm"}
+    good = {"place": wrap(pa.array([city])), "items": wrap(pa.array([[{"sku": "a"}]]))}
+    items = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), wrap(pa.array([{"sku": "a", "SKU": "b"}])))
+    wrong = {
+        "town": {"place": wrap(pa.array([{**city, "town": "Ulm"}]))},
+        "lon": {"place": wrap(pa.array([{**city, "at": {"lat": 1.0, "lon": 2.0}}]))},
+        "SKU": {"items": items},
+        "Sku": {"items": wrap(pa.array([[{"sku": "a", "Sku": "b"}]]))},
+    }
+    found = RowParser(FIELDS).parse([stream(good), *map(stream, wrong.values())])
+    assert list(found.index) == [0]
+    assert [column.to_pylist() for column in found.columns[1:3]] == [[{**city, "at": None}], [[{"sku": "a"}]]]
+    for number, name in enumerate(wrong, start=1):
+        assert f"`{name}`" in found.bad[number]
 
 
 def test_what_is_no_object_keeps_the_reason_of_the_parser() -> None:
