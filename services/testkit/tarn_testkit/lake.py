@@ -275,8 +275,9 @@ class Lake:
         return self.backend.topics.produce(topic, found)
 
     def ingest(self, spec: Spec, *, timeout_s: float = READY_S) -> Ingested:
-        """Declare an ingestor as it stands, wait until it runs, and delete it at the end of the test.
+        """Declare an ingestor as it stands, wait until it runs, and delete it when the test has ended.
 
+        It is deleted before the test's fixtures end.
         Its table is dropped at the end of the session, as its topic is, if it was not there before; its dead
         letters stay. Its names are the spec's own, which others on the same lake may have too:
         `Namespace.ingest` is for a spec that is to meet nobody.

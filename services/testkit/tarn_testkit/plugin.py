@@ -219,13 +219,13 @@ def _is_small(session: Session) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """Delete the ingestors that a test declared."""
+    """Delete the ingestors that a test declared, before the namespace that they may write into is dropped."""
+    lake = item.config.stash.get(LAKE, None)
     try:
-        return (yield)
-    finally:
-        lake = item.config.stash.get(LAKE, None)
         if lake is not None:
             lake.end_of_test()
+    finally:
+        yield
 
 
 @pytest.fixture(scope="session")

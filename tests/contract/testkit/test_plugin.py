@@ -19,6 +19,8 @@ ONE = "test_suite.py::test_rows[0]"
 SUITE = '''
 import pytest
 
+from tarn.controller import declaring
+
 SPEC = """
 apiVersion: tarn/v1
 kind: Ingestor
@@ -42,6 +44,15 @@ def test_the_former_namespace_is_gone(lake):
 
 def test_the_ingestor_of_the_former_test_is_gone(lake):
     lake.ingest(SPEC.replace("name: orders}\\nspec", "name: other}\\nspec"))
+
+@pytest.fixture
+def ended(lake):
+    yield
+    assert declaring.gone(lake.backend.specs, "orders"), "it would write while a namespace is dropped"
+
+def test_an_ingestor_ends_before_the_fixtures_of_its_test(ended, lake):
+    lake.ingest(SPEC)
+    assert not declaring.gone(lake.backend.specs, "orders")
 
 @pytest.mark.tarn_stack
 def test_with_a_stack(lake):
@@ -85,7 +96,7 @@ def test_a_suite_passes_embedded_and_skips_what_needs_a_stack(tmp_path: Path) ->
     code, said = outcome(suite(tmp_path, "--tarn-embedded", TMPDIR=str(tmp_path)))
     assert code == 0, said
     assert "tarn: embedded in this process (--tarn-embedded); names of this session begin with kit_" in said
-    assert "4 passed, 2 skipped" in said
+    assert "5 passed, 2 skipped" in said
     assert "needs a running stack, and --tarn-embedded was given" in said
     assert list(tmp_path.glob("tarn-kit-*")) == [], "the lake is removed"
 
