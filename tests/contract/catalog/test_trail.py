@@ -78,6 +78,7 @@ def read(reader: TrailReader, *, at: int = 0, records_max: int = 1_000) -> list[
             return found
         (one,) = polled
         assert one.start == at, "a range starts where the last one ended"
+        assert one.end > at, "the reader makes no way"
         at = one.end
         found += [
             (offset, json.loads(line or b"")) for offset, line in zip(one.offsets, one.values, strict=True)

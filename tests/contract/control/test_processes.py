@@ -211,14 +211,23 @@ def test_a_process_whose_controller_is_gone_ends(tmp_path: Path, monkeypatch: py
         assert process.stdout is not None
         process.stdin.write(orjson.dumps(order) + b"\n")
         process.stdin.flush()
-        while orjson.loads(process.stdout.readline()).get("state") != "Running":
-            pass
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
-        assert process.poll() is None, "signals of the group are for the controller"
-        process.stdin.close()
-        assert process.wait(WITHIN_S) == 0
-        *_, last = process.stdout.read().splitlines()
+        killed = threading.Timer(WITHIN_S, process.kill)
+        killed.start()
+        try:
+            while line := process.stdout.readline():
+                if orjson.loads(line).get("state") == "Running":
+                    break
+            killed.cancel()
+            assert line, f"it ended, or did not run within {WITHIN_S:g} s"
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            assert process.poll() is None, "signals of the group are for the controller"
+            process.stdin.close()
+            assert process.wait(WITHIN_S) == 0
+            *_, last = process.stdout.read().splitlines()
+        finally:
+            killed.cancel()
+            process.kill()
     assert orjson.loads(last)["state"] == "Finished"
 
 

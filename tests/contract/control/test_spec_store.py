@@ -22,6 +22,7 @@ from tarn_catalog.testing.faulty_store import ANSWERS, Fault, FaultyStore, Op
 from tests.support.lake import SPEC
 from tests.support.plays import seeds
 
+TRIES_MAX = 100
 DOCUMENT = parse_document(SPEC.replace("FORMAT", "2").replace("PARTITIONING", "[]"), file="x")
 
 
@@ -171,12 +172,14 @@ def test_changes_of_many_at_once_are_all_there(store: ObjectStore) -> None:
         specs = registry(store)
         specs.new_id = lambda: f"{random.getrandbits(64)}"
         for _ in range(3):
-            while True:
+            for _ in range(TRIES_MAX):
                 try:
                     specs.change("orders", more)
                     break
                 except OutcomeUnknownError:
                     continue
+            else:
+                pytest.fail(f"a change lost against the others {TRIES_MAX} times in a row")
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))

@@ -29,6 +29,8 @@ from tests.support.gateway import TABLE, Gateway, World, row
 from tests.support.planned_client import AWAY, LOST, Planned
 from tests.support.stack import eventually
 
+TRIES_MAX = 100
+
 
 def made(world: World, gateway: Gateway, who: str = "admin", table: str = TABLE) -> RowWriter:
     own = {"gateway": gateway.url, "catalog": world.catalog_url, "credential": world.credentials[who]}
@@ -152,16 +154,17 @@ def test_a_caller_who_goes_by_the_errors_loses_and_doubles_no_row(world: World, 
     refused: list[tuple[Row, Row]] = []
     failed = 0
     for number in range(20):
-        taken = False
-        while not taken:
-            taken = True
+        for _ in range(TRIES_MAX):
             try:
                 rows.write(row(number))
             except NotTakenError as e:
-                taken = False
                 refused.append((e.row, row(number)))
+                continue
             except (UnavailableError, OutcomeUnknownError):
                 failed += 1
+            break
+        else:
+            pytest.fail(f"row {number} was not taken {TRIES_MAX} times in a row")
     eventually(lambda: flushed(rows), timeout_s=60, what="the last batch is in", pause_s=0)
     assert failed > 0
     assert len(refused) > 0

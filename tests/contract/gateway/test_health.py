@@ -129,8 +129,9 @@ def test_deep_looks_are_made_one_at_a_time_and_serve_everybody_for_a_moment() ->
     async def ask() -> None:
         one = OneDeepLook(looks, clock=lambda: now[0])
         waiting = [asyncio.ensure_future(one.faults()) for _ in range(60)]
-        while not looks.begun:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(60):  # until the first look has begun
+            while not looks.begun:
+                await asyncio.sleep(0.01)
         waiting[0].cancel()  # whoever asked first goes away; the others still hear of it
         waiting += [asyncio.ensure_future(one.faults()) for _ in range(60)]
         await asyncio.sleep(0.05)

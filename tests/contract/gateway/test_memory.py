@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from concurrent.futures import Future
 from typing import Any
@@ -210,7 +211,9 @@ class Stuck:
 
 def unconfirmed(world: World, gateway: Gateway, stuck: Stuck, body: Any, **more: Any) -> None:
     """Write what the catalog does not confirm; a busy machine may not get so far before the answer is due."""
+    until = time.monotonic() + WITHIN_S
     while not stuck.asked.is_set():
+        assert time.monotonic() < until, "no write has come as far as to the catalog"
         answer = world.post(gateway, body, **more)
         assert answer.status_code in (503, 504), answer.text
     eventually(

@@ -15,6 +15,7 @@ from tarn.core.quota import BYTES_PROPERTY, DAY_MS, ROWS_PROPERTY
 from tarn.core.table_catalog import TableCatalog, TableName
 from tarn.gateway.takes import InboxLimits
 from tests.support.gateway import World, row
+from tests.support.stack import eventually
 
 
 class Held:
@@ -40,9 +41,12 @@ def test_too_much_that_waits_is_refused_and_the_rest_is_written(world: World) ->
     gateway = world.gateway(catalog=held, limits=InboxLimits(waiting_bytes_max=120))
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(world.post, gateway, row(n)) for n in range(8)]
-        while sum(one.done() for one in asked) < 5:
-            time.sleep(0.05)
-        held.go.set()
+        try:
+            eventually(
+                lambda: sum(one.done() for one in asked) >= 5, timeout_s=60, what="five answers", pause_s=0.05
+            )
+        finally:
+            held.go.set()
         answers = [one.result() for one in asked]
     refused = [a for a in answers if a.status_code == 429]
     assert len(refused) == 5

@@ -106,6 +106,7 @@ def test_a_poll_gives_at_most_what_was_asked_for(
     sizes = []
     while sum(sizes) < 40:
         sizes.append(sum(len(p.offsets) for p in consumer.poll(records_max=7, timeout_s=WAIT_S)))
+        assert sizes[-1], f"{sum(sizes)} of 40 records came"
     assert max(sizes) <= 7
 
 

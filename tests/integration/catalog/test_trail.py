@@ -24,6 +24,7 @@ def test_the_catalog_writes_it_and_ingest_reads_it(minio: StoreServer) -> None:
     found = []
     while polled := reader.poll(records_max=100, timeout_s=0):
         found += [json.loads(value or b"")["object"] for value in polled[0].values]
+        assert len(found) <= 6, found
     assert found == [str(number) for number in range(6)]
     key = next(iter(store.list(AUDIT.prefix))).key
     for who in ("ingest", "spark", "jupyter", "vending"):

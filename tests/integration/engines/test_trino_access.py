@@ -187,7 +187,9 @@ def chain(sql: Sql, who: str, statement: str) -> str:
     """What the catalog said about a statement, from the causes of Trino's error."""
     headers = {"x-trino-user": who, "x-trino-extra-credential": f"secret={sql.secrets[who]}"}
     page = sql.page("/v1/statement", {**headers, "x-trino-catalog": "tarn"}, "POST", statement).json()
+    until = time.monotonic() + 120
     while "nextUri" in page:
+        assert time.monotonic() < until, f"the statement does not end: {statement}"
         page = httpx.get(page["nextUri"], timeout=120).json()
     return str(page["error"]["failureInfo"])
 

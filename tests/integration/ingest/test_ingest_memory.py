@@ -85,11 +85,13 @@ def test_a_backlog_of_large_messages_is_read_within_the_memory_of_ingest(
             for number in numbers:
                 message = value(number)
                 sent += len(message)
+                until = time.monotonic() + 60
                 while True:
                     try:
                         producer.produce("backlog", message, partition=number % PARTITIONS)
                         break
                     except BufferError:
+                        assert time.monotonic() < until, f"Kafka takes nothing after {number} messages"
                         producer.poll(0.1)
             assert producer.flush(60) == 0
 

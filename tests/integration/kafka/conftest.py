@@ -139,11 +139,12 @@ class Broker:
             assert held is not None
             data = held.read()
         at = 0
-        while True:
+        while at < len(data):
             first, size = struct.unpack_from(">qi", data, at)
             if first >= offset:
                 break
             at += 12 + size
+        assert at < len(data), f"{path} has no batch from offset {offset} on"
         member.size, out = at, io.BytesIO()
         with tarfile.open(fileobj=out, mode="w") as packed:
             packed.addfile(member, io.BytesIO(data[:at]))

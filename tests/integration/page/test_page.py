@@ -778,8 +778,9 @@ def test_a_tab_that_stays_open_does_not_grow(page: Page) -> None:
         first = len(page.requests)
         for look in (f"#/tables/{TABLE}", "#/ingestors/orders", "#/") * 2:
             page.run(f"location.hash = {json.dumps(look)}")
-            wanted = first + count * 8 / 6
+            wanted, until = first + count * 8 / 6, time.monotonic() + 60
             while len(page.requests) < wanted:
+                assert time.monotonic() < until, f"{len(page.requests) - first} requests by {look}"
                 lake.commit(1)
                 page.run("new Promise((done) => setTimeout(done, 100))")
             first = len(page.requests)
