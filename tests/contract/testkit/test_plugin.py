@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -220,14 +221,51 @@ def test_nothing_is_loaded():
     assert code == 1
 
 
-@pytest.mark.in_turn(3, "embedded suites side by side meet, not those on a stack")
+SIDE_BY_SIDE = (
+    SUITE.partition("@pytest.mark")[0]
+    + """
+import json
+from pathlib import Path
+
+@pytest.mark.parametrize("number", range(2))
+def test_rows(lake, tarn_session, number):
+    with lake.namespace("same") as namespace:
+        orders = namespace.ingest(SPEC)
+        orders.wait_for(orders.produce([{"id": number}]))
+        assert [row["id"] for row in orders.rows()] == [number]
+        seen = {
+            "session": tarn_session.id,
+            "worker": tarn_session.worker,
+            "namespace": str(namespace),
+            "topic": orders.topic,
+            "lake": lake.catalog.load_table(orders.table).location().partition("/lake/")[0],
+        }
+        Path(f"seen{number}.json").write_text(json.dumps(seen))
+"""
+)
+
+
+@pytest.mark.in_turn(3, "two sessions, or two processes of one, have names or a lake in common")
 def test_suites_side_by_side_do_not_meet(tmp_path: Path) -> None:
-    """Two sessions at once, one of them on two processes of pytest-xdist."""
-    running = []
+    """Two sessions at once, one of them on two processes of pytest-xdist; they name everything alike."""
+    running: dict[str, subprocess.Popen[str]] = {}
     for name, options in (("one", ()), ("two", ("-p", "xdist", "-n", "2"))):
         folder = tmp_path / name
         folder.mkdir()
-        running.append(suite(folder, "--tarn-embedded", "-k", "test_rows", *options))
-    for code, said in [outcome(process) for process in running]:
+        running[name] = suite(folder, "--tarn-embedded", *options, text=SIDE_BY_SIDE)
+    for code, said in [outcome(process) for process in running.values()]:
         assert code == 0, said
         assert "2 passed" in said
+    one, two = (
+        [json.loads((tmp_path / name / f"seen{number}.json").read_text()) for number in range(2)]
+        for name in running
+    )
+    assert [seen["worker"] for seen in one] == ["", ""]
+    assert sorted(seen["worker"] for seen in two) == ["gw0", "gw1"]
+    sessions = [{seen["session"] for seen in each} for each in (one, two)]
+    assert [len(each) for each in sessions] == [1, 1]
+    assert sessions[0] != sessions[1]
+    for what in ("namespace", "topic"):
+        assert len({seen[what] for seen in (*one, *two)}) == 4, what
+    assert [len({seen["lake"] for seen in each}) for each in (one, two)] == [1, 2]
+    assert len({seen["lake"] for seen in (*one, *two)}) == 3
