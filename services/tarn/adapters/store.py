@@ -525,7 +525,7 @@ class FileStore:
         """
         try:
             for folder in folders:
-                _sync(folder)
+                _sync_names(folder)
         except OSError as e:
             raise StoreNotDurableError(
                 f"no answer to: {what} in {self.root}: {e.strerror or e}; it may have happened"
@@ -552,7 +552,7 @@ class FileStore:
                         break
             for folder in folders:
                 with suppress(FileNotFoundError):
-                    _sync(folder)
+                    _sync_names(folder)
         self._named |= folders
 
     def delete(self, key: str) -> None:
@@ -569,16 +569,23 @@ class FileStore:
     def delete_many(self, keys: Sequence[str]) -> None:
         """See `ReapedStore.delete_many`."""
         _check_count(keys)
-        for key in keys:
-            self.delete(key)
+        found = [self._path(key) for key in keys if is_key(key)]
+        with self._answering(f"delete {len(keys)} keys"):
+            gone = [path for path in found if path.exists()]
+            for path in gone:
+                path.unlink(missing_ok=True)
+        self._keep(sorted({path.parent for path in gone}), f"delete {len(keys)} keys")
 
-    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
-        """See `ObjectStore.list`."""
+    def keys(self, prefix: str) -> list[str]:
+        """The keys with a prefix, ascending; no file is read."""
         with self._answering(f"list {prefix}"):
-            keys = sorted(
+            return sorted(
                 p.relative_to(self.root).as_posix() for p in self._path(prefix).rglob("*") if p.is_file()
             )
-        for key in keys:
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
+        """See `ObjectStore.list`. Each file is read, for its entity tag."""
+        for key in self.keys(prefix):
             if after is None or key > after:
                 stored = self.get(key)
                 if stored is not None:
@@ -588,6 +595,16 @@ class FileStore:
                         size_bytes=len(stored.data),
                         modified_ms=stored.modified_ms,
                     )
+
+
+def _sync_names(folder: Path) -> None:
+    """Have the names in a folder on the disk, as far as its file system can be asked for that."""
+    try:
+        _sync(folder)
+    except OSError as e:
+        # Some shared folders and FUSE mounts synchronize files alone. An error of the disk is another one.
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
 
 
 def _sync(path: Path) -> None:

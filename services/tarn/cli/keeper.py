@@ -26,7 +26,7 @@ from tarn.cli.settings import Settings
 from tarn.core.credentials import ACCESS_KEY_FILE, ROOT_FILES, SECRET_KEY_FILE
 from tarn.core.errors import InvalidError, TarnError, UnavailableError
 from tarn.core.exit_codes import INTERRUPTED
-from tarn.core.producers import STREAM as GATEWAY
+from tarn.core.producers import source_of
 from tarn.core.trail import TOPIC_PREFIX as TRAIL_PREFIX
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ app = typer.Typer()
 KAFKA_NOTICE = (
     "Kafka's log is no part of a backup. If this stack still has its log (only the store was lost), ingest "
     "goes on by itself and brings in what came after the backup. If its Kafka is new, each of these streams "
-    "stops with SourceChanged, and nothing is lost or doubled: docs/operations.md, The new log, has the two "
-    "ways on. Rows over HTTP and the tables of Tarn's own trail need none"
+    "stops with SourceChanged, and nothing is lost or doubled: docs/operations.md, The new log, says how "
+    "each goes on. Rows over HTTP and the tables of Tarn's own trail go on by themselves"
 )
 
 
@@ -167,8 +167,10 @@ def restore() -> None:
 
 def _is_of_kafka(stream: Mapping[str, Any]) -> bool:
     """Whether a new Kafka stops a stream: those of rows over HTTP and of the trail have no topic there."""
-    over_http = stream["stream"] == stream["topic"] == GATEWAY
-    return not over_http and not str(stream["topic"]).startswith(TRAIL_PREFIX)
+    over_http = source_of("")
+    if (stream.get("cluster"), stream["topic"]) == (over_http.cluster, over_http.topic):
+        return False
+    return not str(stream["topic"]).startswith(TRAIL_PREFIX)
 
 
 def stream_lines(streams: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from tarn.core.control.admission import require_columns_of_log
 from tarn.core.control.declared import Declared, Stamp, applied, deleted, owner_of_file
 from tarn.core.control.registry import SpecEntry, SpecRegistry
 from tarn.core.errors import AlreadyExistsError, CorruptStateError, InvalidSpecError, TarnError
@@ -98,6 +99,7 @@ class SpecFiles:
             return applied(there, found.document, file=file, owner=owner, stamp=stamp, take_over=moved)
 
         try:
+            require_columns_of_log(found.spec, file=file)
             made = registry.change(found.spec.name, make)
         except (AlreadyExistsError, CorruptStateError, InvalidSpecError) as e:
             self.refused[file] = e

@@ -112,8 +112,8 @@ class Version:
 
     Attributes:
         location: location of the file.
-        modified_ms: last modification by the store's clock, in milliseconds since the epoch; not after that
-            of its successor.
+        modified_ms: last modification by the store's clock, in milliseconds since the epoch; if that is in
+            the future, not after that of its successor.
         bytes: file size in bytes.
         removed: what its successor lacks; empty for the current version.
     """
@@ -123,12 +123,17 @@ class Version:
     bytes: int
     removed: Removed = field(default_factory=Removed)
 
-    def before(self, successor: Version) -> Version:
-        """This version with a time that is not after its successor's: the chain proves the order.
+    def before(self, successor: Version, *, now_ms: int) -> Version:
+        """This version, with its successor's time if its own lies in the future: the chain proves the order.
 
-        One commit while the store's clock was ahead would else keep all later ones until then.
+        One commit while the store's clock was ahead would else keep all later ones until then. A successor
+        of a clock that was behind proves nothing of the time of those before.
+
+        Args:
+            successor: the next version.
+            now_ms: the store's time, in milliseconds since the epoch.
         """
-        if self.modified_ms <= successor.modified_ms:
+        if self.modified_ms <= max(now_ms, successor.modified_ms):
             return self
         return replace(self, modified_ms=successor.modified_ms)
 

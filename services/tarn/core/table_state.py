@@ -138,8 +138,8 @@ class TableState:
     def newest(self, key: str, *, tag: str) -> str | None:
         """Newest value of a summary property among the current snapshot's ancestors.
 
-        If expiry cut the ancestry before a value was found, falls back to the tagged snapshot, provided it is
-        older than all known ancestors: Tarn's commits move the tag, so it is Tarn's last commit.
+        If expiry cut the ancestry before a value was found, falls back to the tagged snapshot, provided its
+        value is older than all known ancestors: Tarn's commits move the tag, so it has the last value.
 
         Args:
             key: name of the summary property.

@@ -339,7 +339,7 @@ class Reaper:
             Moved: its metadata file is gone: the pointer is outdated.
             CorruptStateError: its metadata file is unreadable.
         """
-        known, now_ms = self._tables.get(pointer.uuid), self._mono_ms()
+        known, now_ms, store_ms = self._tables.get(pointer.uuid), self._mono_ms(), self._trust.now_ms
         assert pointer.metadata is not None, pointer.key
         if known is not None and known.chain[0].location == pointer.metadata:
             return known
@@ -369,11 +369,11 @@ class Reaper:
                 bytes=len(stored.data),
                 removed=full.less(newer) if newer is not None else Removed(),
             )
-            chain.append(version if not chain else version.before(chain[-1]))
+            chain.append(version if not chain else version.before(chain[-1], now_ms=store_ms))
             first = first or full
             if known is not None and at == known.chain[0].location:
                 for version in known.chain[1:]:
-                    chain.append(version.before(chain[-1]))
+                    chain.append(version.before(chain[-1], now_ms=store_ms))
                 break
             newer, at = full, full.previous
         if first is None:

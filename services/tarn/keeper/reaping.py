@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from tarn.core.errors import ForbiddenError, InvalidSettingError, TarnError
 from tarn.core.exit_codes import OK, exit_code
 from tarn.core.naming import POINTERS_PREFIX
 from tarn.core.object_store import GET_BYTES_MAX, Listed, ReapedStore, Stored
+from tarn.core.reap import WAREHOUSE_PREFIX
 from tarn.keeper.reaper import RETIRED_MAX, Graces, Pass, Reaper
 
 TRIED_PATH = Path("/tmp/reaper-tried")  # noqa: S108 - the container's own tmpfs; read by the health check
@@ -176,6 +178,22 @@ def made(settings: Settings) -> Reaper:
     return Reaper(Alive(store), manifest_audit, bucket=settings.bucket, graces=graces, json_bytes_max=most)
 
 
+class _Folder(FileStore):
+    """The store of a lake in a folder: of a table's files it lists the names, and reads none for that."""
+
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[Listed]:
+        """See `ObjectStore.list`; entity tags are those of the catalog's and the reaper's own objects."""
+        if not prefix.startswith(WAREHOUSE_PREFIX):
+            yield from super().list(prefix, after=after)
+            return
+        for key in self.keys(prefix):
+            if after is None or key > after:
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    found = (self.root / key).stat()
+                    modified_ms = int(found.st_mtime * 1_000)
+                    yield Listed(key=key, etag="", size_bytes=found.st_size, modified_ms=modified_ms)
+
+
 def of_folder(folder: Path) -> Reaper:
     """The reaper of a lake in a folder of this machine, with the usual grace periods.
 
@@ -186,7 +204,7 @@ def of_folder(folder: Path) -> Reaper:
     """
     if not (folder / POINTERS_PREFIX).is_dir():
         raise InvalidSettingError(f"there is no lake in {folder}, or no table was made in it yet")
-    store = FileStore(folder)
+    store = _Folder(folder)
     return Reaper(store, manifest_audit, bucket=f"file://{store.root}", measures=False)
 
 

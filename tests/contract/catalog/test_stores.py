@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import re
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -539,6 +540,29 @@ def test_a_commit_whose_folder_fails_is_not_committed_because_it_can_be_read(
             change.set_properties(a="b")
     found = opened(f"file://{tmp_path}").load_table("ns.t")
     assert ("a" in found.properties) == unknown, "nobody commits over what may be there"
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP])
+def test_a_file_system_that_synchronizes_no_folders_keeps_a_lake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Some shared folders and FUSE mounts answer so each time: that is no failure of the disk."""
+    fsync, asked = os.fsync, list[str]()
+
+    def refusing(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            asked.append("folder")
+            raise OSError(code, os.strerror(code))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", refusing)
+    catalog = opened(f"file://{tmp_path}")
+    catalog.create_namespace("ns")
+    rows = pa.table({"id": [1, 2]})
+    catalog.create_table("ns.t", rows.schema).append(rows)
+    assert opened(f"file://{tmp_path}").load_table("ns.t").scan().to_arrow().num_rows == 2
+    catalog.drop_table("ns.t")
+    assert asked
 
 
 @pytest.mark.parametrize(

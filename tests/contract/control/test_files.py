@@ -121,6 +121,14 @@ def test_an_ingestor_that_is_being_deleted_is_applied_once_it_is_gone(start: Sta
     assert start.there() == {"a": ("there", 2, "file:a.yaml")}
 
 
+def test_a_file_of_a_log_with_columns_of_its_own_is_refused(start: Start) -> None:
+    log = document("a")
+    log["spec"]["source"] = {"kafka": {"topic": "tarn.log.0b9c6b0e-0000-4000-8000-000000000000"}}
+    refused = start(folder(a=log)).refused
+    assert "a.yaml: spec.schema is for other messages" in refused["a.yaml"].message
+    assert start.there() == {}
+
+
 def test_two_files_of_one_name(start: Start) -> None:
     equal = start(folder(a=document("x"), b=document("x")))
     assert set(equal.refused) == {"b.yaml"}

@@ -807,6 +807,23 @@ def test_a_clock_that_was_ahead_holds_up_nothing_that_is_written_since(restarted
     assert lake.missing() == []
 
 
+def test_a_commit_by_a_clock_that_was_behind_makes_nothing_old_that_came_before_it() -> None:
+    """Its time says nothing of the versions before it, whose readers still run."""
+    lake = Clocked()
+    table = lake.table(**{"tarn.history": "2"})
+    for _ in range(10):
+        lake.wait(1_000)
+        table.append(merge_at=4)
+    lake.now_ms -= MONTH_MS
+    table.append(merge_at=4)
+    lake.now_ms += MONTH_MS
+    there = lake.keys("/snap-")
+    done = lake.reaper().run_once()
+    assert (done.failed, done.metadata) == ({}, 0)
+    assert len(there) - len(lake.keys("/snap-")) <= 1, "that of the last commit alone"
+    assert lake.missing() == []
+
+
 def test_what_was_removed_while_the_clock_was_ahead_goes_after_its_grace_without_another_commit() -> None:
     lake = Clocked()
     table = lake.table(**{"tarn.history": "2"})

@@ -778,7 +778,7 @@ def test_a_tab_that_stays_open_does_not_grow(page: Page) -> None:
         first = len(page.requests)
         for look in (f"#/tables/{TABLE}", "#/ingestors/orders", "#/") * 2:
             page.run(f"location.hash = {json.dumps(look)}")
-            wanted, until = first + count * 8 / 6, time.monotonic() + 60
+            wanted, until = first + count * 8 / 6, time.monotonic() + 120
             while len(page.requests) < wanted:
                 assert time.monotonic() < until, f"{len(page.requests) - first} requests by {look}"
                 lake.commit(1)

@@ -13,20 +13,27 @@ from tarn.keeper import restore
 from tarn.keeper.archive import Begin, End
 
 
-def stream(name: str, topic: str) -> dict[str, Any]:
-    return {"stream": name, "table": f"t.{name}", "topic": topic, "topic_id": "id", "next": {"0": 7}}
+def stream(name: str, topic: str, cluster: str = "c-1") -> dict[str, Any]:
+    return {
+        "stream": name,
+        "table": f"t.{name}",
+        "cluster": cluster,
+        "topic": topic,
+        "topic_id": "id",
+        "next": {"0": 7},
+    }
 
 
 BEGIN = Begin(id="x", bucket="tarn", warehouse="warehouse", at="2026-11-30T00:00:00+00:00", version="1")
 ORDERS = stream("orders", "orders")
-OF_ITS_NAME = stream("mine", "gateway")
-OVER_HTTP = stream("gateway", "gateway")
+OF_ITS_NAME = stream("gateway", "gateway")
+OVER_HTTP = stream("gateway", "gateway", cluster="tarn")
 TRAIL = stream("tarn-audit", "_tarn_trail.audit")
 
 
 @pytest.mark.parametrize(
     ("streams", "named"),
-    [([OVER_HTTP, ORDERS, TRAIL, OF_ITS_NAME], ["orders", "mine"]), ([OVER_HTTP, TRAIL], [])],
+    [([OVER_HTTP, ORDERS, TRAIL, OF_ITS_NAME], ["orders", "gateway"]), ([OVER_HTTP, TRAIL], [])],
 )
 def test_a_restore_names_the_streams_that_a_new_kafka_stops(
     streams: list[dict[str, Any]],

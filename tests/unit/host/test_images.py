@@ -111,6 +111,7 @@ def test_a_build_with_nothing_to_do_ends_what_an_earlier_failure_left(
         monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(images, "RECORD", tmp_path / "images.json")
     monkeypatch.setattr(images, "image_ids", lambda names: {})
+    monkeypatch.setattr(images, "own_builder", dict)
     here = Project(name="t", base="b", own_base=True, settings={})
     images.build(here, {"services": {}}, offline=True)
     failed = {"base": base.LOG, "build": images.LOG}[log]

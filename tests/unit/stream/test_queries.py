@@ -23,7 +23,10 @@ OLD, NEW = 5, 7
 
 @pytest.fixture
 def lake() -> duckdb.DuckDBPyConnection:
-    """Three windows of one route of an old run, and then of a new one, whose last one was sent twice."""
+    """Three windows of one route of an old run, and an hour later of a new one, whose last was sent twice.
+
+    Another route has the first window only, in both.
+    """
     made = duckdb.connect()
     made.execute("SET TimeZone = 'UTC'")
     made.execute("CREATE SCHEMA live")
@@ -32,14 +35,21 @@ def lake() -> duckdb.DuckDBPyConnection:
     # The newest first, and mixed: an engine reads files in any order.
     for offset in (6, 0, 3, 1, 4, 2, 5):
         hour, flights = sent[offset]
-        start, end = f"2013-01-01 0{hour}:00", f"2013-01-01 0{hour + 3}:00"
-        row = [f"EWR-LGA/{hour}", "EWR", "LGA", "Newark", "La Guardia", start, end, flights, flights, 0, 0]
-        made.execute(
-            "INSERT INTO live.route_delays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
-            "row(?, ?::TIMESTAMPTZ))",
-            [*row, float(flights), offset, f"2026-01-01 00:00:0{offset}"],
-        )
+        insert(made, "EWR", hour, flights, offset)
+        if hour == 0:
+            insert(made, "JFK", hour, flights, offset)
     return made
+
+
+def insert(made: duckdb.DuckDBPyConnection, origin: str, hour: int, flights: int, offset: int) -> None:
+    """Insert a window of a route to LGA; of each run the JFK's come a second later."""
+    start, end = f"2013-01-01 0{hour}:00", f"2013-01-01 0{hour + 3}:00"
+    row = [f"{origin}-LGA/{hour}", origin, "LGA", origin, "La Guardia", start, end, flights, flights, 0, 0]
+    run, second = (0, offset) if flights == OLD else (1, offset - 3)
+    made.execute(
+        "INSERT INTO live.route_delays VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, row(?, ?::TIMESTAMPTZ))",
+        [*row, float(flights), offset, f"2026-01-01 0{run}:00:0{second + (origin == 'JFK')}"],
+    )
 
 
 def queries_of(notebook: str, function: str) -> list[str]:
@@ -69,19 +79,19 @@ def test_the_query_of_the_docs_takes_the_newest_of_a_window(lake: duckdb.DuckDBP
     page = (ROOT / "docs/stream.md").read_text(encoding="utf-8")
     (query,) = re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     found = rows(lake, query)
-    assert [row["flights"] for row in found] == [NEW] * 3
+    assert [row["flights"] for row in found] == [NEW] * 4
     assert {row["mean_departure_delay_minutes"] for row in found} == {float(NEW)}
 
 
 def test_the_notebook_draws_the_newest_of_a_window(lake: duckdb.DuckDBPyConnection) -> None:
     (query,) = queries_of("09_live.ipynb", "delays_of_the_lake")
-    assert [(row["flights"], row["mean_delay"]) for row in rows(lake, query)] == [(NEW, float(NEW))] * 3
+    assert [(row["flights"], row["mean_delay"]) for row in rows(lake, query)] == [(NEW, float(NEW))] * 4
 
 
 def test_the_notebook_compares_windows_of_one_run(lake: duckdb.DuckDBPyConnection) -> None:
     (query,) = queries_of("09_live.ipynb", "of_the_lake")
     found = {row["window_id"]: (row["sent"], row["values"]) for row in rows(lake, query)}
-    assert found == {"EWR-LGA/0": (1, 1), "EWR-LGA/1": (1, 1), "EWR-LGA/2": (2, 1)}
+    assert found == {"EWR-LGA/0": (1, 1), "EWR-LGA/1": (1, 1), "EWR-LGA/2": (2, 1), "JFK-LGA/0": (1, 1)}
     lake.execute("UPDATE live.route_delays SET flights = 1 WHERE _tarn.offset = 6")
     found = {row["window_id"]: (row["sent"], row["values"]) for row in rows(lake, query)}
     assert found["EWR-LGA/2"] == (2, 2), "of one run they must be the same"
