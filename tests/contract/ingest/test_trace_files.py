@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.trace_files import traced_batch
 
-FILES_MAX = 74
+FILES_MAX = 76
 
 
 def test_the_trace_leads_from_the_ingestor_to_the_register() -> None:

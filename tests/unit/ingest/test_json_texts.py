@@ -100,7 +100,7 @@ def test_a_key_that_is_a_star_is_not_read_and_kept() -> None:
     spaces=st.booleans(),
 )
 def test_nothing_of_a_message_is_lost(message: dict[str, Any], spaces: bool) -> None:
-    p = message.get("p") or {}
+    p = {} if message.get("p") is None else message["p"]
     if not isinstance(p, dict):
         p = message["p"] = {}
     if not isinstance(p.get("name", ""), str | None):
