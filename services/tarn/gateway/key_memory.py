@@ -262,7 +262,12 @@ class KeyMemory:
         if at_ms <= now_ms + SKEW_MS:
             written_ms = self._files.written_ms(named_by) if named_by is not None else None
             if written_ms is None or written_ms >= now_ms - KEPT_MS:
-                raise UnavailableError(f"{path} is not in the store", location=path)
+                left_ms = KEPT_MS if written_ms is None else written_ms + KEPT_MS - now_ms
+                raise UnavailableError(
+                    f"{path} is not in the store: a backup has no keys of repeated writes, so after a restore "
+                    f"the table takes rows again in {left_ms // 1_000 + 1} s; otherwise run scripts/tarn fsck",
+                    location=path,
+                )
         return None
 
 
