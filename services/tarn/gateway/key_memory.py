@@ -264,8 +264,9 @@ class KeyMemory:
             if written_ms is None or written_ms >= now_ms - KEPT_MS:
                 left_ms = KEPT_MS if written_ms is None else written_ms + KEPT_MS - now_ms
                 raise UnavailableError(
-                    f"{path} is not in the store: a backup has no keys of repeated writes, so after a restore "
-                    f"the table takes rows again in {left_ms // 1_000 + 1} s; otherwise run scripts/tarn fsck",
+                    f"{path} is not in the store: a backup has no keys of repeated writes, so after a "
+                    f"restore the table takes rows again in {left_ms // 1_000 + 1} s; otherwise run "
+                    "scripts/tarn fsck",
                     location=path,
                 )
         return None

@@ -54,6 +54,8 @@ class Retirement:
         self.more = False
         self._left: set[str] = set()
         self._after: str | None = None
+        self._read: dict[str, tuple[str, dict[int, BitMap64]]] = {}
+        """What the last look read of files that are for the commit of another stream."""
         self._said: set[str] = set()
         self._reason: str | None = None
 
@@ -91,21 +93,21 @@ class Retirement:
         self._reason = None
         streams = {**(gone or {}), **self._own}
         if streams != self._streams:
-            self._streams, self._left, self._after = streams, set(), None
+            self._streams, self._left, self._after, self._read = streams, set(), None, {}
         before_us = now_ms * 1_000 - self._age_us
         removed: list[WrittenFile] = []
         dropped: dict[int, BitMap64] = {}
         of: str | None = None
-        others = False
+        read, self._read = self._read, {}
         for file in self._unseen(files.old_files(state, self._column, before_us), urgent):
             beat()
-            topic, found = self._offsets(file)
+            topic, found = read.get(file.path) or self._offsets(file)
             if topic is None:
                 self._leave(file)
                 continue
             of = topic if of is None else of
             if topic != of:
-                others = True
+                self._read[file.path] = topic, found
                 continue
             removed.append(file)
             for partition, offsets in found.items():
@@ -113,7 +115,7 @@ class Retirement:
         if of is None:
             return None
         # Those of another stream are the next commit's.
-        self.more = self.more or others
+        self.more = self.more or bool(self._read)
         runs = {partition: few(ranges(offsets)) for partition, offsets in dropped.items()}
         return RetireCommit(
             commit_id=new_id(),

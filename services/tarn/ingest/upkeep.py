@@ -184,8 +184,10 @@ class Upkeep:
             self._look_soon()
             return CommittedBatch(state=state, after={})
         if isinstance(result, NeedsReplan):
+            if not own:
+                return CommittedBatch(state=state, after={})  # the next look begins with what is there then
             log.info("old files changed meanwhile; planning again", ingestor=self._name, reason=result.reason)
-            return result if own else CommittedBatch(state=state, after={})
+            return result
         self._reporter.tell(State.RUNNING)
         on_removed(change.removed)
         self._look_soon()

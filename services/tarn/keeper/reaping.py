@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -188,10 +187,12 @@ class _Folder(FileStore):
             return
         for key in self.keys(prefix):
             if after is None or key > after:
-                with suppress(FileNotFoundError):  # deleted meanwhile
+                try:
                     found = (self.root / key).stat()
-                    modified_ms = int(found.st_mtime * 1_000)
-                    yield Listed(key=key, etag="", size_bytes=found.st_size, modified_ms=modified_ms)
+                except FileNotFoundError:
+                    continue  # deleted meanwhile
+                modified_ms = int(found.st_mtime * 1_000)
+                yield Listed(key=key, etag="", size_bytes=found.st_size, modified_ms=modified_ms)
 
 
 def of_folder(folder: Path) -> Reaper:

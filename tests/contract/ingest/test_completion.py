@@ -17,7 +17,7 @@ from tarn.core.completion import LATE_MAX, OPEN_MAX, Announced, OpenPartitions, 
 from tarn.core.errors import CorruptStateError, InvalidSpecError, UnavailableError
 from tarn.core.history import Retention
 from tarn.core.spec import IngestorSpec, parse_spec
-from tarn.core.table_state import COMMIT_ID_KEY
+from tarn.core.table_state import COMMIT_ID_KEY, TableState
 from tarn.ingest import announcer
 from tarn.ingest.batch_commit import offsets_in, open_in, watermark_in
 from tarn.ingest.context import Limits
@@ -88,6 +88,19 @@ class World:
         self.lake.sources.on_poll = pass_time
         self.work(150)
         self.lake.sources.on_poll = lambda: None
+
+    def roll_back(self, to: TableState, *, end: int) -> None:
+        """Bring a former version's rows back and keep the offsets; the topic has so many messages."""
+        ports = RollbackPorts(
+            catalog=self.lake.local,
+            objects=self.lake.objects,
+            bounds=lambda: {"orders": {0: (0, end)}},
+            identity=lambda name: self.lake.sources.topics[name].identity,
+            new_key=uuid7,
+            new_snapshot_id=lambda: 10**15 + 1,
+            clock=Clock(wait=lambda _: None),
+        )
+        roll_back(ports, self.ingestor.table, str(to.head_id), Offsets.KEEP)
 
 
 def test_an_hour_is_announced_once_the_watermark_has_passed_its_end() -> None:
@@ -365,16 +378,7 @@ def test_a_rollback_that_keeps_the_offsets_opens_what_either_version_had_open() 
     world.send(62)
     world.work()
     assert world.hours() == ["22"]
-    ports = RollbackPorts(
-        catalog=world.lake.local,
-        objects=world.lake.objects,
-        bounds=lambda: {"orders": {0: (0, 4)}},
-        identity=lambda name: world.lake.sources.topics[name].identity,
-        new_key=uuid7,
-        new_snapshot_id=lambda: 10**15 + 1,
-        clock=Clock(wait=lambda _: None),
-    )
-    roll_back(ports, world.ingestor.table, str(before.head_id), Offsets.KEEP)
+    world.roll_back(before, end=4)
     opened = open_in(world.lake.table(), "orders")
     assert opened is not None
     ((start, end),) = opened.runs

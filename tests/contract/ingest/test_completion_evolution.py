@@ -10,14 +10,10 @@ from typing import Any
 
 import pytest
 
-from tarn.cli.ports import Offsets
-from tarn.cli.rollback import RollbackPorts, roll_back
 from tarn.core.completion import PREFIX, Announced, OpenPartitions, TimeField, followed, time_field
 from tarn.core.table_catalog import CommitOutcome, TableName
 from tarn.core.table_state import CommitRequest, TableState
 from tarn.ingest.batch_commit import open_in, opened_by
-from tarn.ingest.lake_ports import Clock
-from tarn.ingest.wiring import uuid7
 from tests.contract.ingest.test_completion import HOUR, World, announcing
 
 NUMBER = int(HOUR.timestamp()) // 3_600
@@ -169,16 +165,7 @@ def test_a_rollback_that_keeps_the_offsets_opens_what_a_version_of_other_partiti
     world.work()
     assert values(world) == ["2023-11-14-22", "2023-11-14"]
     assert open_in(world.lake.table(), "orders") == OpenPartitions(field="at_day", runs=((DAY + 1, DAY + 2),))
-    ports = RollbackPorts(
-        catalog=world.lake.local,
-        objects=world.lake.objects,
-        bounds=lambda: {"orders": {0: (0, 5)}},
-        identity=lambda name: world.lake.sources.topics[name].identity,
-        new_key=uuid7,
-        new_snapshot_id=lambda: 10**15 + 1,
-        clock=Clock(wait=lambda _: None),
-    )
-    roll_back(ports, world.ingestor.table, str(before.head_id), Offsets.KEEP)
+    world.roll_back(before, end=5)
     assert open_in(world.lake.table(), "orders") == OpenPartitions(field="at_day", runs=((DAY, DAY + 2),))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tarn.adapters.origins import ParquetOrigins
 from tarn.core.errors import UnavailableError
 from tarn.core.offsets import SUMMARY_PREFIX
 from tarn.core.retired import PREFIX, Retired
@@ -77,6 +78,24 @@ def test_old_rows_of_topics_that_are_gone_go_and_are_stated_of_their_streams() -
     assert world.lake.offsets() == [(0, 2)]
     assert stated() == before
     assert clean(world.lake) == []
+
+
+def test_files_of_several_topics_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit drops those of one stream; the next one need not read again what is for it."""
+    world = World()
+    world.end("day1")
+    world.end("day2")
+    read: list[str] = []
+    rows = ParquetOrigins.rows
+
+    def counting(self: ParquetOrigins, file: Any, seen: Any) -> Any:
+        read.append(file.path)
+        return rows(self, file, seen)
+
+    monkeypatch.setattr(ParquetOrigins, "rows", counting)
+    world.wait("day3")
+    assert [world.retired(name) for name in DAYS] == [GONE] * 3
+    assert len(read) == len(set(read)) >= 3
 
 
 def test_a_topic_that_goes_while_its_files_are_known_to_stay_is_looked_at_again() -> None:

@@ -85,6 +85,17 @@ def world(history: str = HISTORY) -> Hands:
     return hands
 
 
+def with_topics() -> Hands:
+    """A table whose silent stream was repeated; both streams' topics are there, for a rollback."""
+    hands = world()
+    for name in ("silent", "busy"):
+        hands.lake.sources.topics[name] = Topic(name, 1, topic_id=f"id-{name}")
+        hands.lake.sources.topics[name].send(0, *[b"{}"] * 200)
+    hands.commit(hands.batch(0, 0, 4, stream="silent", fresh=frozenset({0})))
+    busy(hands, 31, every_s=3_000.0)
+    return hands
+
+
 def busy(hands: Hands, number: int, *, every_s: float = 60.0, stream: str = "busy") -> None:
     """Commits of another stream, each with a row."""
     for _ in range(number):
@@ -306,13 +317,8 @@ def test_every_kept_version_says_of_the_silent_stream_what_it_said_before_the_ta
 
 
 def test_a_rollback_behind_the_move_leaves_the_stream_where_it_was() -> None:
-    hands = world()
+    hands = with_topics()
     lake = hands.lake
-    for name in ("silent", "busy"):
-        lake.sources.topics[name] = Topic(name, 1, topic_id=f"id-{name}")
-        lake.sources.topics[name].send(0, *[b"{}"] * 200)
-    hands.commit(hands.batch(0, 0, 4, stream="silent", fresh=frozenset({0})))
-    busy(hands, 31, every_s=3_000.0)
     moved = tagged(lake)
     target = lake.table().metadata["snapshots"][3]
     assert target["sequence-number"] < lake.table().snapshot(moved)["sequence-number"]
@@ -378,13 +384,8 @@ def test_a_table_that_was_replaced_and_emptied_has_no_rows_of_it_although_it_was
 
 
 def test_the_former_rows_of_a_replaced_table_are_found_behind_the_move() -> None:
-    hands = world()
+    hands = with_topics()
     lake = hands.lake
-    for name in ("silent", "busy"):
-        lake.sources.topics[name] = Topic(name, 1, topic_id=f"id-{name}")
-        lake.sources.topics[name].send(0, *[b"{}"] * 200)
-    hands.commit(hands.batch(0, 0, 4, stream="silent", fresh=frozenset({0})))
-    busy(hands, 31, every_s=3_000.0)
     target = int(lake.table().metadata["snapshots"][3]["snapshot-id"])
     assert target not in (tagged(lake), tagged(lake, "busy"))
     back(lake, str(target), Offsets.REWIND)

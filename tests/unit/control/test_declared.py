@@ -210,12 +210,16 @@ def test_a_table_has_one_ingestor_of_topics_and_one_of_its_log(kafka: dict[str, 
     assert [found.files for found in clashes({"a": one, "b": log})] == ([] if together else [("a", "b")])
 
 
-def test_an_ingestor_of_one_topic_is_not_told_to_take_several() -> None:
+def test_no_ingestor_of_one_topic_is_advised_to_take_several() -> None:
     """It cannot become one of several: the offsets of its topic are its own."""
-    for kafka, told in (({"topic": "a"}, False), ({"topics": ["a"]}, True), ({"topicPattern": "a"}, False)):
+    for kafka, advised in (
+        ({"topic": "a"}, False),
+        ({"topics": ["a"]}, True),
+        ({"topicPattern": "a"}, False),
+    ):
         with pytest.raises(InvalidSpecError, match="choose another table") as e:
             require_room(of("sales", topic="b"), {"ingestor orders": of("orders", **kafka)}, file="x")
-        assert ("add the topic to spec.source.kafka.topics of orders" in e.value.message) is told
+        assert ("add the topic to spec.source.kafka.topics of orders" in e.value.message) is advised
 
 
 def test_one_that_is_being_deleted_is_in_the_way_until_its_writers_have_ended() -> None:
